@@ -1,0 +1,21 @@
+"""Canonical JSON and SHA-256 digests: one spelling for plans, texts, arguments and idempotency keys."""
+
+import hashlib
+import json
+from typing import Any
+
+
+def canonical_json(value: Any) -> str:
+    """Return the canonical JSON of a JSON value: sorted keys, no white space, UTF-8 kept, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """Return the hex SHA-256 of the canonical JSON of a value."""
+    # surrogatepass: a lone surrogate from a model's \\ud800 must not crash what only names it.
+    return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """Return the hex SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

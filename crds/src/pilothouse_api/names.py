@@ -1,0 +1,91 @@
+"""Every string that crosses a process boundary: group, labels, annotations, environment, paths, object names.
+
+Each name is built by exactly one function, so that operator, runner, CLI and chart cannot disagree.
+"""
+
+import hashlib
+import re
+
+GROUP = "pilothouse.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = "pilothouse"
+LABEL_RUN = f"{GROUP}/run"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_WORKFLOW = f"{GROUP}/workflow"
+LABEL_AGENT = f"{GROUP}/agent"
+LABEL_FINISHED = f"{GROUP}/finished"
+LABEL_TRIGGER = f"{GROUP}/trigger"
+LABEL_ARTIFACT = f"{GROUP}/artifact"
+LABEL_PLAN_OF = f"{GROUP}/plan-of"
+
+ENV_RUN_NAMESPACE = "PILOTHOUSE_RUN_NAMESPACE"
+ENV_RUN_NAME = "PILOTHOUSE_RUN_NAME"
+ENV_RUN_UID = "PILOTHOUSE_RUN_UID"
+ENV_ATTEMPT = "PILOTHOUSE_ATTEMPT"
+ENV_PLAN_PATH = "PILOTHOUSE_PLAN_PATH"
+ENV_PLAN_DIGEST = "PILOTHOUSE_PLAN_DIGEST"
+ENV_JOURNAL = "PILOTHOUSE_JOURNAL"
+ENV_SECRETS_PATH = "PILOTHOUSE_SECRETS_PATH"
+ENV_SETTLE = "PILOTHOUSE_SETTLE"
+
+PLAN_KEY = "plan.json"
+PLAN_PATH = "/etc/pilothouse/plan/plan.json"
+SECRETS_PATH = "/var/run/pilothouse/secrets"
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+JOURNAL_PATH = "/var/lib/pilothouse/journal"
+
+RUNNER_SERVICE_ACCOUNT_PREFIX = "prun"
+DEFAULT_RUNNER_SERVICE_ACCOUNT = "prun"
+FIELD_MANAGER_OPERATOR = "pilothouse-operator"
+FIELD_MANAGER_RUNNER = "pilothouse-runner"
+FIELD_MANAGER_CLI = "pilothouse-cli"
+LEASE_NAME = "pilothouse-operator"
+
+MAX_WORKFLOW_NAME = 52
+MAX_RUN_NAME = 58
+MAX_LABEL_VALUE = 63
+
+_DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+
+
+def is_dns_label(name: str) -> bool:
+    """Tell whether `name` is an RFC 1123 label of at most 63 characters."""
+    return len(name) <= 63 and _DNS_LABEL.match(name) is not None
+
+
+def short_hash(text: str, length: int = 8) -> str:
+    """Return the first `length` hex digits of the SHA-256 of `text`."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def fit(name: str, limit: int) -> str:
+    """Return `name`, or where it is longer than `limit` its head and 8 hex digits of its hash."""
+    return name if len(name) <= limit else f"{name[: limit - 9].rstrip('-')}-{short_hash(name)}"
+
+
+def plan_name(run: str) -> str:
+    """Return the name of the ConfigMap that holds the plan of `run`."""
+    return f"{run}-plan"
+
+
+def pod_name(run: str, attempt: int) -> str:
+    """Return the name of the pod of an attempt (attempts count from 1)."""
+    return f"{run}-{attempt}"
+
+
+def generation_run_name(workflow: str, generation: int, workflow_uid: str) -> str:
+    """Return the name of the run that an OnChange trigger makes for one generation of a workflow."""
+    return fit(f"{workflow}-g{generation}-{short_hash(workflow_uid, 4)}", MAX_RUN_NAME)
+
+
+def slot_run_name(workflow: str, unix_minute: int, workflow_uid: str) -> str:
+    """Return the name of the run that a Schedule trigger makes for one slot (minutes since the epoch)."""
+    return fit(f"{workflow}-{unix_minute}-{short_hash(workflow_uid, 4)}", MAX_RUN_NAME)
+
+
+def secret_file(name: str, key: str) -> str:
+    """Return the path, below the secrets folder of a runner, of one key of a Secret."""
+    return f"{name}/{key}"

@@ -1,0 +1,139 @@
+"""The plan: the frozen, resolved copy of everything that a run executes (supervisors stay live).
+
+Made by `pilothouse_control.resolve_plan`, stored by the operator in an immutable ConfigMap under
+`names.PLAN_KEY` as the canonical JSON of `Plan`, read by runner and CLI. Its digest is the SHA-256 of those bytes.
+"""
+
+import json
+from typing import Literal
+
+from pilothouse_api.digests import canonical_json, text_digest
+from pilothouse_api.v1alpha1.agent import AgentSpec
+from pilothouse_api.v1alpha1.base import JsonObject, Model
+from pilothouse_api.v1alpha1.common import TextSource
+from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
+
+
+class Origin(Model):
+    """Which object a part of the plan was copied from."""
+
+    name: str
+    """Name."""
+    uid: str = ""
+    """Uid; empty for local files."""
+    generation: int = 0
+    """Generation; 0 for local files."""
+    digest: str
+    """Digest of the spec."""
+
+
+class PlannedAgent(Model):
+    """An agent as it was when the run began."""
+
+    origin: Origin
+    """Where it comes from."""
+    spec: AgentSpec
+    """Its spec."""
+
+
+class PlannedText(Model):
+    """A text as it was when the run began."""
+
+    text: str
+    """The text."""
+    digest: str
+    """SHA-256 of the text; the engine verifies it before each use."""
+    resolved: str
+    """What it was resolved to, `artifact:name@3` or `configmap:name/key`, for people."""
+
+
+class RunIdentity(Model):
+    """Which run the plan is for."""
+
+    namespace: str
+    """Namespace."""
+    name: str
+    """Name."""
+    uid: str
+    """Uid; part of every idempotency key."""
+    labels: dict[str, str] = {}
+    """Labels of the run."""
+
+
+class Plan(Model):
+    """Everything that a run executes."""
+
+    format: Literal[1] = 1
+    """Version of this form; a runner refuses another."""
+    run: RunIdentity
+    """Which run."""
+    workflow: Origin
+    """Where the workflow comes from; for a run of an Agent alone, the Agent."""
+    spec: WorkflowSpec
+    """The workflow; for a run of an Agent alone, one step that refers to it."""
+    agents: dict[str, PlannedAgent] = {}
+    """Agents by name: of steps, and of agentRef tools."""
+    texts: dict[str, PlannedText] = {}
+    """Texts by `text_key` of their source."""
+    input: JsonObject = {}
+    """Input, defaults applied, checked against the schema."""
+    active_deadline_seconds: int = 3600
+    """Longest unparked time."""
+    max_attempts: int = 3
+    """Attempts that may crash."""
+    secrets: list[str] = []
+    """`name/key` of the Secrets that the runner may read, sorted."""
+    session: str | None = None
+    """The conversation."""
+    pod: JsonObject = {}
+    """Pod template settings, image included (operator)."""
+
+    def encode(self) -> str:
+        """Return the canonical JSON, the bytes that are stored and digested."""
+        return canonical_json(self.model_dump(mode="json", by_alias=True, exclude_unset=True) | {"format": self.format})
+
+    @staticmethod
+    def decode(text: str, want_digest: str | None = None) -> "Plan":
+        """Return the plan of a text; raises ValueError for another digest than the wanted one, or an unknown form."""
+        if want_digest is not None and text_digest(text) != want_digest:
+            raise ValueError(f"the plan's digest is {text_digest(text)}, but the run's status says {want_digest}")
+        return Plan.model_validate(json.loads(text))
+
+    def agent_of(self, step: Step) -> AgentSpec:
+        """Return the agent of an Agent step."""
+        if step.agent is not None:
+            return step.agent
+        if step.agent_ref is None:
+            raise ValueError(f"step {step.id} is of kind {step.kind} and has no agent")
+        return self.agents[step.agent_ref.name].spec
+
+    def step(self, step_id: str) -> Step:
+        """Return a step by id; raises KeyError."""
+        for step in self.spec.steps:
+            if step.id == step_id:
+                return step
+        raise KeyError(step_id)
+
+    def text(self, source: TextSource) -> str:
+        """Return a text; raises `IntegrityError` when it is not what was planned."""
+        if source.inline is not None:
+            return source.inline
+        planned = self.texts.get(text_key(source))
+        if planned is None:
+            raise IntegrityError(f"{text_key(source)} is not in the plan")
+        if text_digest(planned.text) != planned.digest:
+            raise IntegrityError(f"{planned.resolved} in the plan does not have the digest {planned.digest}")
+        return planned.text
+
+
+class IntegrityError(Exception):
+    """A text of the plan is missing or is not what was planned (exit `error`, reason IntegrityViolation)."""
+
+
+def text_key(source: TextSource) -> str:
+    """Return the key of a text in `Plan.texts`: `artifact:name@version` or `configmap:name/key` as it is written."""
+    if source.artifact is not None:
+        return f"artifact:{source.artifact}"
+    if source.config_map_key_ref is not None:
+        return f"configmap:{source.config_map_key_ref.name}/{source.config_map_key_ref.key}"
+    raise ValueError("an inline text has no key")

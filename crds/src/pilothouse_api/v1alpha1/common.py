@@ -1,0 +1,220 @@
+"""Values that more than one kind uses: references, text sources, headers, policy, hooks, conditions."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel, list_map
+
+Name = Annotated[str, Field(min_length=1, max_length=63)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+Identifier = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?$")]
+Signal = Annotated[str, Field(min_length=1, max_length=63)]
+Path = Annotated[str, Field(min_length=1, max_length=253)]
+Text = Annotated[str, Field(max_length=16384)]
+Line = Annotated[str, Field(max_length=1024)]
+Url = Annotated[str, Field(min_length=1, max_length=2048)]
+Cel = Annotated[str, Field(min_length=1, max_length=4096)]
+Money = Annotated[str, Field(max_length=24, pattern=r"^[0-9]{1,12}(\.[0-9]{1,9})?$")]
+"""A decimal amount of US dollars, as a string so that adding never rounds."""
+
+
+def one_of(*fields: str) -> Rule:
+    """Return the rule of an "exactly one of" union."""
+    return Rule(
+        rule=f"[{', '.join(f'has(self.{f})' for f in fields)}].filter(x, x).size() == 1",
+        message=f"set exactly one of: {', '.join(fields)}",
+    )
+
+
+def discriminated(tag: str, branches: dict[str, str]) -> Rule:
+    """Return the rule of a discriminated union: `tag` names the one branch field that is set."""
+    parts = [f"(self.{tag} == '{value}') == has(self.{field})" for value, field in branches.items()]
+    return Rule(
+        rule=" && ".join(parts),
+        message=f"set exactly the field that {tag} names: "
+        + ", ".join(f"{value} needs {field}" for value, field in branches.items()),
+    )
+
+
+class LocalRef(Model):
+    """A reference to an object of the same namespace."""
+
+    name: ObjectName
+    """Name of the object."""
+
+
+class SecretKeyRef(Model):
+    """One key of a Secret of the same namespace."""
+
+    name: ObjectName
+    """Name of the Secret."""
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
+    """Key of the Secret's data."""
+
+
+class ConfigMapKeyRef(Model):
+    """One key of a ConfigMap of the same namespace."""
+
+    name: ObjectName
+    """Name of the ConfigMap."""
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
+    """Key of the ConfigMap's data."""
+
+
+ArtifactRef = Annotated[str, Field(max_length=320, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?(@[1-9][0-9]{0,8})?$")]
+"""`name@version` of a ConfigMap that is labelled as an artifact; without a version the newest one is used."""
+
+
+class TextSource(Model):
+    """A text: written here, kept in a ConfigMap, or a versioned artifact."""
+
+    RULES: ClassVar = (one_of("inline", "configMapKeyRef", "artifact"),)
+
+    inline: Text | None = None
+    """The text itself."""
+    config_map_key_ref: ConfigMapKeyRef | None = None
+    """A key of a ConfigMap that holds the text."""
+    artifact: ArtifactRef | None = None
+    """An artifact, `name@version`; pin the version, else the newest one is used and a warning says so."""
+
+
+class ValueFrom(Model):
+    """Where a secret value comes from."""
+
+    secret_key_ref: SecretKeyRef
+    """A key of a Secret; reaches the runner as a file and is read anew for each request."""
+
+
+class Header(Model):
+    """One HTTP header."""
+
+    RULES: ClassVar = (one_of("value", "valueFrom"),)
+
+    name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+    """Name of the header."""
+    value: Annotated[str, Field(max_length=4096)] | None = None
+    """Value, a template."""
+    value_from: ValueFrom | None = None
+    """Source of a secret value: the whole header value, scheme included (`Bearer …`)."""
+
+
+Headers = Annotated[list[Header], Field(max_length=32), list_map("name")]
+
+
+class Retry(Model):
+    """Retries of a model call or an APICall step (engine.md §5, §10)."""
+
+    attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    """Attempts in all, the first one included."""
+    causes: Annotated[list[Literal["Timeout", "Error", "ParseError"]], Field(max_length=3)] = [
+        "Timeout",
+        "Error",
+    ]
+    """What is retried. ParseError exists for completion agents only."""
+    backoff_seconds: Annotated[int, Field(ge=0, le=300)] = 1
+    """Wait before the second attempt; doubles each time."""
+    max_backoff_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
+    """Longest wait between two attempts; a Retry-After of the server is honoured up to the total deadline."""
+    deadline_seconds: Annotated[int, Field(ge=1, le=3600)] = 300
+    """Total time of all attempts and waits."""
+
+
+class PolicyHttp(Model):
+    """A policy endpoint in OPA's shape."""
+
+    url: Url
+    """Where `{"input": …}` is posted; answers `{"result": true | false | {"verdict", "message"}}`."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=5)] = 2
+    """Deadline of one question; past it the call is denied."""
+
+
+class PolicyRule(Model):
+    """One deterministic, fail-closed rule."""
+
+    RULES: ClassVar = (
+        one_of("cel", "http"),
+        Rule(
+            "has(self.http) || has(self.verdict)",
+            "verdict is required beside cel: Allow, Deny or RequireApproval",
+        ),
+        Rule(
+            "self.at != 'ModelCall' || !has(self.verdict) || self.verdict != 'RequireApproval'",
+            "at: ModelCall takes the verdicts Allow and Deny only",
+        ),
+    )
+
+    name: Name
+    """Name of the rule; stands in verdicts and metrics."""
+    at: Literal["ModelCall", "ToolCall"]
+    """What is judged."""
+    cel: Cel | None = None
+    """A CEL expression; the rule matches when it is true; one that fails denies."""
+    http: PolicyHttp | None = None
+    """An endpoint that is asked instead."""
+    verdict: Literal["Allow", "Deny", "RequireApproval"] | None = None
+    """What a match of `cel` means."""
+    message: Line | None = None
+    """What the model and people are told."""
+
+
+Policy = Annotated[list[PolicyRule], Field(max_length=32), list_map("name")]
+
+
+class NotifyAction(Model):
+    """A hook's notification."""
+
+    step: Name
+    """An APICall step of the workflow that is run on a copy of the payload."""
+
+
+class Hook(Model):
+    """Something observed and reported; never changes context, prompt or flow (engine.md §15)."""
+
+    RULES: ClassVar = (
+        Rule("(self.action == 'Notify') == has(self.notify)", "set notify exactly when action is Notify"),
+    )
+
+    event: Literal["BeforeStep", "AfterStep", "BeforeTool", "AfterTool", "OnError"]
+    """When it fires."""
+    action: Literal["Log", "Metric", "Notify"]
+    """What it does."""
+    notify: NotifyAction | None = None
+    """Parameters of Notify."""
+
+
+Hooks = Annotated[list[Hook], Field(max_length=16)]
+
+
+Effect = Literal["ReadOnly", "Idempotent", "Once"]
+"""What a call does outside (engine.md §10): ReadOnly may run in parallel and be repeated, Idempotent may be
+repeated with its key, Once runs at most once."""
+
+
+class ResourceRequirements(Model):
+    """Compute resources of the runner container."""
+
+    requests: JsonObject | None = None
+    """Requests, as in a container: cpu, memory, ephemeral-storage, …"""
+    limits: JsonObject | None = None
+    """Limits, as in a container."""
+
+
+class Condition(StatusModel):
+    """A condition in the form of Kubernetes' `metav1.Condition`."""
+
+    type: Annotated[str, Field(max_length=316)]
+    """What it is about."""
+    status: Annotated[str, Field(max_length=16)]
+    """True, False or Unknown."""
+    reason: Annotated[str, Field(min_length=1, max_length=1024)]
+    """The cause, one PascalCase word."""
+    message: Annotated[str, Field(min_length=1, max_length=32768)]
+    """One sentence for a person: what, and what to do."""
+    observed_generation: int | None = None
+    """Generation of the object that was judged."""
+    last_transition_time: Annotated[str, Field(max_length=64)]
+    """When `status` last changed, RFC 3339."""
+
+
+Conditions = Annotated[list[Condition], Field(max_length=32), list_map("type")]

@@ -1,0 +1,204 @@
+"""Supervisor: a circuit breaker: deterministic rules and an optional LLM judge."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel, list_map
+from pilothouse_api.v1alpha1.common import Cel, Conditions, Line, Name, TextSource, discriminated
+
+
+class ToolRepeated(Model):
+    """A tool was called often."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=192)] | None = None
+    """The tool; any single one where unset."""
+    count: Annotated[int, Field(ge=1, le=10000)] = 3
+    """This many calls or more."""
+
+
+class BudgetFraction(Model):
+    """A budget is nearly spent."""
+
+    percent: Annotated[int, Field(ge=0, le=100)] = 80
+    """Strictly more than this part of the budget."""
+
+
+class IterationReached(Model):
+    """An iteration was reached."""
+
+    count: Annotated[int, Field(ge=1, le=1000)] = 1
+    """This iteration or a later one."""
+
+
+class IdenticalCallRepeated(Model):
+    """The same call was asked for again and again."""
+
+    count: Annotated[int, Field(ge=2, le=1000)] = 3
+    """This many or more in a row."""
+
+
+class NoProgressFor(Model):
+    """Nothing happened."""
+
+    seconds: Annotated[int, Field(ge=10, le=604_800)]
+    """Unparked time without progress."""
+
+
+class ExpressionRule(Model):
+    """A CEL expression over the Observation."""
+
+    cel: Cel
+    """Sees the Observation as `run`; an error does not fire."""
+
+
+class SupervisorRule(Model):
+    """One rule; fires at most once per visit."""
+
+    RULES: ClassVar = (
+        discriminated("when", {"NoProgressFor": "noProgressFor", "Expression": "expression"}),
+        Rule(
+            "(self.when == 'ToolRepeated' || !has(self.toolRepeated)) && (self.when == 'BudgetFraction' ||"
+            " !has(self.budgetFraction)) && (self.when == 'IterationReached' || !has(self.iterationReached)) &&"
+            " (self.when == 'IdenticalCallRepeated' || !has(self.identicalCallRepeated))",
+            "set only the parameters of the rule that when names",
+        ),
+    )
+
+    name: Name
+    """Name of the rule."""
+    when: Literal[
+        "ToolRepeated",
+        "BudgetFraction",
+        "IterationReached",
+        "IdenticalCallRepeated",
+        "UndeclaredToolCalled",
+        "NoProgressFor",
+        "Expression",
+    ]
+    """What is wrong."""
+    tool_repeated: ToolRepeated | None = None
+    """Parameters of ToolRepeated."""
+    budget_fraction: BudgetFraction | None = None
+    """Parameters of BudgetFraction."""
+    iteration_reached: IterationReached | None = None
+    """Parameters of IterationReached."""
+    identical_call_repeated: IdenticalCallRepeated | None = None
+    """Parameters of IdenticalCallRepeated."""
+    no_progress_for: NoProgressFor | None = None
+    """Parameters of NoProgressFor."""
+    expression: ExpressionRule | None = None
+    """Parameters of Expression."""
+    then: Literal["Pause", "Steer", "Abort"] | None = None
+    """What is done; default: onViolation."""
+
+
+class Judge(Model):
+    """An LLM that looks at the Observation."""
+
+    model: Name
+    """A name of the platform's table (chart value judge.models)."""
+    criteria: TextSource
+    """What must hold."""
+    every_n_iterations: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How often it is asked."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=600)] = 30
+    """Deadline of one verdict."""
+    on_error: Literal["Ignore", "Pause", "Abort"] = "Ignore"
+    """What a judge that does not answer means: Ignore is fail-open, the others are fail-closed."""
+    token_budget: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    """Most tokens of the judge per run."""
+
+
+class SupervisorSpec(Model):
+    """What is watched, and what is done."""
+
+    RULES: ClassVar = (
+        Rule(
+            "!has(self.barrierTimeoutSeconds) || !has(self.judge) || !has(self.judge.timeoutSeconds)"
+            " || self.barrierTimeoutSeconds > self.judge.timeoutSeconds",
+            "barrierTimeoutSeconds must exceed judge.timeoutSeconds",
+            field_path=".barrierTimeoutSeconds",
+        ),
+        Rule(
+            "(has(self.rules) && self.rules.size() > 0) || has(self.judge)",
+            "a supervisor needs rules, a judge, or both",
+        ),
+    )
+
+    selector: JsonObject | None = None
+    """Label selector of the runs it watches besides those whose workflow refers to it; {} selects all."""
+    enforcement: Literal["Async", "Sync"] = "Async"
+    """Sync holds every turn until this supervisor has seen the last one."""
+    on_barrier_timeout: Literal["Continue", "Pause", "Abort"] = "Pause"
+    """Sync: what a late verdict means."""
+    barrier_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """Sync: how long a turn waits."""
+    rules: Annotated[list[SupervisorRule], Field(max_length=32), list_map("name")] = []
+    """Deterministic rules."""
+    on_violation: Literal["Pause", "Steer", "Abort"] = "Pause"
+    """What is done when a rule has no `then`, or the judge fails the run."""
+    steer_message: Annotated[str, Field(min_length=1, max_length=4096)] = (
+        "Refocus on the task and finish with what you have."
+    )
+    """Text of a Steer."""
+    judge: Judge | None = None
+    """The judge."""
+
+
+class ActionCounts(StatusModel):
+    """What was done, counted."""
+
+    pause: int = 0
+    """Pauses."""
+    steer: int = 0
+    """Steers."""
+    abort: int = 0
+    """Aborts."""
+
+
+class JudgeStatus(StatusModel):
+    """How the judge does."""
+
+    calls: int = 0
+    """Verdicts asked for."""
+    failures: int = 0
+    """Verdicts not given."""
+    tokens_used: int = 0
+    """Tokens."""
+    last_error: Line | None = None
+    """The newest failure."""
+
+
+class LastAction(StatusModel):
+    """The newest intervention."""
+
+    run: Annotated[str, Field(max_length=253)]
+    """Run."""
+    action: Annotated[str, Field(max_length=64)]
+    """What was done."""
+    source: Annotated[str, Field(max_length=128)]
+    """Rule or judge."""
+    reason: Line
+    """Why."""
+    turn: int
+    """Turn of the run."""
+    time: Annotated[str, Field(max_length=64)]
+    """When."""
+
+
+class SupervisorStatus(StatusModel):
+    """What the operator says about a supervisor."""
+
+    observed_generation: int | None = None
+    """Generation that was judged."""
+    conditions: Conditions = []
+    """Ready, Reconciling, Stalled, JudgeReady."""
+    watched_runs: int | None = None
+    """Live runs that it watches."""
+    actions: ActionCounts | None = None
+    """What was done."""
+    judge: JudgeStatus | None = None
+    """How the judge does."""
+    last_action: LastAction | None = None
+    """The newest intervention."""

@@ -1,0 +1,45 @@
+"""The image of the pause container, written straight from its one binary: no image builder and no registry needed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from pathlib import Path
+
+PAUSE_IMAGE = "localhost/pilothouse-pause:dev"
+
+
+def write_pause_image(binary: Path, archive: Path) -> None:
+    """Write a docker archive with the binary as /pause."""
+    layer = _tar({"pause": binary.read_bytes()}, mode=0o755)
+    config = {
+        "architecture": _architecture(),
+        "os": "linux",
+        "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [PAUSE_IMAGE], "Layers": ["layer.tar"]}]
+    files = {
+        "layer.tar": layer,
+        "config.json": json.dumps(config).encode(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    archive.write_bytes(_tar(files, mode=0o644))
+
+
+def _tar(files: dict[str, bytes], mode: int) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            entry.mode = mode
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())

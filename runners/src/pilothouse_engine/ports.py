@@ -1,0 +1,348 @@
+"""Ports of the engine: what it asks of the world, as values and protocols.
+
+Expected failures are values (`ModelFailure`, `HttpFailure`, …); an exception out of a port is a fault: the attempt
+dies and the next one resumes. Each port has a fake in `pilothouse_engine.testing` and one contract suite that the
+fake and the real adapters pass.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+
+# ---------------------------------------------------------------- models
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """One tool call as the model asked for it.
+
+    `provider_id` is the provider's id, kept only to talk to that provider (never None after the adapter: a missing,
+    empty or repeated one is replaced by a unique one). `arguments` is the raw text; an object is re-encoded as JSON.
+    """
+
+    provider_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a prompt.
+
+    `calls` belong to assistant messages, `provider_id` and `name` to tool messages. `raw`, where it is set, is the
+    provider's own form of an assistant message, to be sent back to that provider unchanged.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str = ""
+    calls: tuple[RequestedCall, ...] = ()
+    provider_id: str = ""
+    name: str = ""
+    raw: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """One tool as it is offered to the model; `parameters` is a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One attempt of one model call.
+
+    `step`, `turn` and `script` serve the scripted model: `script` is the text of the endpoint's script, `marks` are
+    the entries of that script that this run has already played (from the journal). `tools` is empty when tools are
+    off.
+    """
+
+    endpoint: ModelEndpoint
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    step: str = ""
+    turn: int = 0
+    script: str | None = None
+    marks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call; None where the provider did not say, or said something absurd."""
+
+    input: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What the model answered.
+
+    `finish` is `Length` for every provider's word for a cut reply, and when the arguments of a call were cut.
+    `mark` is the entry of the script that was played.
+    """
+
+    text: str = ""
+    calls: tuple[RequestedCall, ...] = ()
+    finish: Literal["Stop", "Length"] = "Stop"
+    usage: Usage = field(default_factory=Usage)
+    raw: Mapping[str, Any] | None = None
+    mark: int | None = None
+
+
+FailureKind = Literal[
+    "Timeout",  # retried
+    "Connection",  # retried
+    "RateLimited",  # 429, 408, 409: retried, Retry-After honoured
+    "ServerError",  # 5xx: retried
+    "Garbage",  # not a reply of the protocol (HTML, cut JSON, an error in status 200 that names no kind): retried
+    "Authentication",  # 401, 403, and a key that cannot be read
+    "InvalidRequest",  # other 4xx
+    "ContextWindowExceeded",  # the prompt is too long
+    "Refused",  # the provider's own policy
+    "ScriptSpent",  # the scripted model has no entry left that matches
+]
+
+RETRIED_FAILURES: frozenset[FailureKind] = frozenset({"Timeout", "Connection", "RateLimited", "ServerError", "Garbage"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailure:
+    """Why an attempt gave no reply. `message` is safe to show: no key, no prompt, at most 500 characters."""
+
+    kind: FailureKind
+    message: str
+    status: int | None = None
+    retry_after: float | None = None
+    mark: int | None = None
+
+
+class Model(Protocol):
+    """Makes one attempt of a model call; never retries by itself; ends within `endpoint.timeout_seconds`."""
+
+    async def call(self, request: ModelRequest) -> ModelReply | ModelFailure:
+        """Return the reply or why there is none."""
+        ...
+
+    def price(self, endpoint: ModelEndpoint) -> tuple[float, float] | None:
+        """Return US dollars per million (input, output) tokens, or None where the price is not known."""
+        ...
+
+    def context_window(self, endpoint: ModelEndpoint) -> int | None:
+        """Return the context window in tokens, or None where it is not known."""
+        ...
+
+
+# ---------------------------------------------------------------- tools
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One HTTP request; `timeout` in seconds covers all of it; `max_bytes` bounds the body while it is read."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    timeout: float = 30.0
+    max_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """What came back, whatever its status. Redirects are not followed across hosts."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFailure:
+    """Why nothing came back. `sent`: bytes may have reached the server, so an effect may have happened."""
+
+    kind: Literal["Timeout", "Connection", "TooLarge", "Blocked", "Invalid"]
+    message: str
+    sent: bool
+
+
+class Http(Protocol):
+    """Sends one HTTP request; never retries."""
+
+    async def send(self, request: HttpRequest) -> HttpResponse | HttpFailure:
+        """Return the response or why there is none; cancellation closes the connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRequest:
+    """A Python callable to run in a child process; `source` is the module's text, else it is importable."""
+
+    callable: str
+    arguments: Mapping[str, Any]
+    source: str | None = None
+    timeout: float = 30.0
+    max_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionReply:
+    """What it returned: a dict, a signal, or both."""
+
+    output: Mapping[str, Any] | None = None
+    signal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFailure:
+    """Why it returned nothing; `Raised` carries the exception's type and text, never a traceback."""
+
+    kind: Literal["Timeout", "Raised", "Invalid", "TooLarge", "Died"]
+    message: str
+
+
+class Functions(Protocol):
+    """Runs author code in a child process without token, keys and secrets, killed at its timeout."""
+
+    async def run(self, request: FunctionRequest) -> FunctionReply | FunctionFailure:
+        """Return what the callable returned or why it returned nothing."""
+        ...
+
+
+class SecretUnavailable(Exception):
+    """A Secret's key cannot be read; the message names both."""
+
+
+class Secrets(Protocol):
+    """Reads secret values anew for each use."""
+
+    def read(self, name: str, key: str) -> str:
+        """Return the value; raises SecretUnavailable."""
+        ...
+
+
+# ---------------------------------------------------------------- durable state
+
+RawEntry = Mapping[str, Any]
+"""One journaled fact as a JSON object; `pilothouse_engine.facts` encodes and decodes it."""
+
+
+class Fenced(Exception):
+    """Another attempt has written: this one must stop and write nothing more."""
+
+
+class JournalUnavailable(Exception):
+    """The store cannot be reached or cannot write now; the same append may be tried again."""
+
+
+class JournalCorrupt(Exception):
+    """What was read is no journal; a person must look."""
+
+
+class Journal(Protocol):
+    """Append-only record of one run (engine.md §10)."""
+
+    durable: bool
+    """Whether it survives the process's machine: decides whether parks may be released."""
+
+    async def read(self) -> Sequence[RawEntry]:
+        """Return all entries, oldest first; raises JournalUnavailable, JournalCorrupt."""
+        ...
+
+    async def append(self, attempt: int, expected_seq: int, entries: Sequence[RawEntry]) -> None:
+        """Add entries in one atomic step.
+
+        Refused with Fenced when the journal does not hold exactly `expected_seq` entries, or a newer attempt has
+        written. An append whose answer was lost is read back by the adapter, not repeated. JournalUnavailable when
+        nothing is known to be written.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """What people ask of the run now."""
+
+    uid: str
+    generation: int
+    control: Control | None = None
+    limits: RunLimits | None = None
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailure:
+    """Why the run's object could not be read or written.
+
+    `Gone`: it does not exist or has another uid. `Fenced`: a newer attempt owns it. `Forbidden`: a wrong role.
+    `Unavailable`: no answer, or 5xx, 429. `Refused`: the object itself was refused (too large, invalid).
+    """
+
+    kind: Literal["Gone", "Fenced", "Forbidden", "Unavailable", "Refused"]
+    message: str
+
+
+class RunStore(Protocol):
+    """The run's object: directives in, snapshots out."""
+
+    async def read(self) -> Directives | StoreFailure:
+        """Return the newest directives, read now."""
+        ...
+
+    async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
+        """Replace the snapshot; None when it is stored."""
+        ...
+
+    async def wait(self, timeout: float) -> None:
+        """Return when the object may have changed since the last read, or after `timeout` seconds."""
+        ...
+
+
+# ---------------------------------------------------------------- progress, time
+
+Frame = Mapping[str, Any]
+"""One loop fact for viewers (engine.md §16): `kind`, `turn`, `time` and the fields of its kind."""
+
+
+class FrameSink(Protocol):
+    """Shows progress. A broken or slow one never touches the loop."""
+
+    def emit(self, frame: Frame) -> None:
+        """Take a frame; returns at once and raises nothing."""
+        ...
+
+
+class Clock(Protocol):
+    """Time."""
+
+    def now(self) -> datetime:
+        """Return the wall time, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that only grow."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All that the engine may touch."""
+
+    model: Model
+    http: Http
+    functions: Functions
+    secrets: Secrets
+    journal: Journal
+    store: RunStore
+    frames: FrameSink
+    clock: Clock
