@@ -12,10 +12,11 @@ REMOVAL_SECONDS = 10.0
 
 
 def _roots() -> list[Path]:
-    """The folders in which this machine's groups are made: one with version 2, one for each controller with version 1."""
+    """The folders in which groups are made: one with version 2, one for each controller with version 1."""
     if (MOUNT / "cgroup.controllers").exists():
         return [MOUNT]
-    return [folder for folder in sorted(MOUNT.iterdir()) if (folder / "cgroup.procs").exists() and not folder.is_symlink()]
+    folders = (folder for folder in sorted(MOUNT.iterdir()) if not folder.is_symlink())
+    return [folder for folder in folders if (folder / "cgroup.procs").exists()]
 
 
 def ensure_cgroup(cluster: Cluster) -> None:

@@ -48,7 +48,7 @@ def up(arguments: argparse.Namespace) -> None:
             node.start_node(cluster)
     verb = "is up" if was_there else "came up"
     print(f"cluster {cluster.name} ({level}) {verb} in {time.monotonic() - began:.1f} s; logs in {cluster.logs}")
-    print(f"use it:  eval \"$({shlex.quote(str(HERE / 'cluster'))} env --name {cluster.name})\"")
+    print(f'use it:  eval "$({shlex.quote(str(HERE / "cluster"))} env --name {cluster.name})"')
 
 
 def down(arguments: argparse.Namespace) -> None:
@@ -132,7 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster", description="A Kubernetes cluster in one network namespace.")
     named = argparse.ArgumentParser(add_help=False)
     default = os.environ.get("PILOTHOUSE_CLUSTER") or "dev"
-    named.add_argument("--name", default=default, help=f"which cluster (default: $PILOTHOUSE_CLUSTER or dev; now {default})")
+    named.add_argument(
+        "--name", default=default, help=f"which cluster (default: $PILOTHOUSE_CLUSTER or dev; now {default})"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, text: str, action: object) -> argparse.ArgumentParser:
@@ -144,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--level", choices=[str(level) for level in Level], default=str(Level.NODE))
     command("down", "remove a cluster and all that is its", down)
     command("status", "show the clusters of this machine", status)
-    command("env", "print shell exports: eval \"$(cluster env)\"", env)
+    command("env", 'print shell exports: eval "$(cluster env)"', env)
     made = command("exec", "run a command within the cluster's network", execute)
     made.add_argument("command", nargs=argparse.REMAINDER)
     made = command("load", "import image archives into the node", load)

@@ -45,7 +45,9 @@ def ensure_credentials(cluster: Cluster) -> None:
     _make_certificate(cluster, "apiserver", "/CN=kube-apiserver", (f"subjectAltName={SERVER_NAMES}",), is_signed=True)
     # With this one the API server asks kubelets for logs, exec and port-forward.
     client = ("extendedKeyUsage=clientAuth",)
-    _make_certificate(cluster, "kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client", client, is_signed=True)
+    _make_certificate(
+        cluster, "kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client", client, is_signed=True
+    )
     _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", cluster.pki / "sa.key")
     _openssl("pkey", "-in", cluster.pki / "sa.key", "-pubout", "-out", cluster.pki / "sa.pub")
     tokens = {user: secrets.token_hex(16) for user in USERS}

@@ -1,4 +1,4 @@
-"""Kernel settings that every kubelet changes for the whole machine: remembered before the first, restored after the last."""
+"""Kernel settings that a kubelet changes for the whole machine: noted before the first, restored after the last."""
 
 from __future__ import annotations
 

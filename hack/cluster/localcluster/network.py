@@ -1,4 +1,4 @@
-"""The network namespace that holds a whole cluster: nothing of it can leave the machine, and no host rule is touched."""
+"""The network namespace that holds a whole cluster: nothing of it leaves the machine, and no host rule is touched."""
 
 from __future__ import annotations
 

@@ -90,7 +90,9 @@ def ctr(cluster: Cluster, *arguments: str) -> list[str]:
 def load_images(cluster: Cluster, archives: Sequence[Path]) -> None:
     """Import OCI or docker archives into the node. Pods then need `imagePullPolicy: IfNotPresent`."""
     for archive in archives:
-        done = subprocess.run(ctr(cluster, "images", "import", str(archive)), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ctr(cluster, "images", "import", str(archive)), capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise ClusterError(f"cannot load {archive}: {done.stderr.strip() or done.stdout.strip()}")
 

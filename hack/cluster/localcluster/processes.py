@@ -15,14 +15,16 @@ from .needs import SYSTEM_PATH
 from .network import inside
 from .state import Cluster, ClusterError
 
-STOP_SECONDS = 10.0
+GRACE_SECONDS = 2.0
+"""The API server would wait for its watchers to leave; a test that stops it does not want to."""
+END_SECONDS = 10.0
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 15
 
 
 @dataclass(frozen=True)
 class Component:
-    """One long-running process of a cluster. Its command line names the cluster's state folder, which proves whose it is."""
+    """A long-running process of a cluster. Its command line names the cluster's state folder: to prove whose it is."""
 
     name: str
     command: Sequence[str]
@@ -87,15 +89,15 @@ def end(pids: Sequence[int], mark: str, first: signal.Signals = signal.SIGKILL) 
         else:
             os.close(handle)
     try:
-        left = _signal_and_wait(handles, first)
-        if _signal_and_wait(left, signal.SIGKILL):
+        left = _signal_and_wait(handles, first, GRACE_SECONDS)
+        if _signal_and_wait(left, signal.SIGKILL, END_SECONDS):
             raise ClusterError(f"processes do not end: {pids}")
     finally:
         for handle in handles:
             os.close(handle)
 
 
-def _signal_and_wait(handles: Sequence[int], number: signal.Signals) -> list[int]:
+def _signal_and_wait(handles: Sequence[int], number: signal.Signals, seconds: float) -> list[int]:
     left = set(handles)
     for handle in handles:
         try:
@@ -105,7 +107,7 @@ def _signal_and_wait(handles: Sequence[int], number: signal.Signals) -> list[int
     poller = select.poll()
     for handle in left:
         poller.register(handle, select.POLLIN)
-    deadline = time.monotonic() + STOP_SECONDS
+    deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:
         for handle, _ in poller.poll(1000 * POLL_SECONDS):
             poller.unregister(handle)

@@ -43,7 +43,7 @@ def mounts(cluster: Cluster) -> list[Path]:
 
 
 def _end_pods(cluster: Cluster) -> None:
-    """End every container, then the shims that watch over them; a shim's command line names this containerd's socket."""
+    """End every container, then the shims that watch over them, whose command lines name this containerd's socket."""
     for pid in members(cluster):
         os.kill(pid, signal.SIGKILL)
     shims = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _is_shim(int(entry.name))]
