@@ -396,7 +396,7 @@ class AgentSpec(Model):
         Rule(
             "self.mode != 'Completion' || (!has(self.steering) && !has(self.tools) && !has(self.skills)"
             " && !has(self.mcpServers) && !(has(self.guardrails) && has(self.guardrails.tools)))",
-            "mode: Completion takes system and prompt; steering, skills, tools, mcpServers, guardrails.tools do not belong",
+            "mode: Completion takes system and prompt, not steering, skills, tools, mcpServers, guardrails.tools",
         ),
         Rule(
             "self.mode != 'Autonomous' || !has(self.outcome) || (!has(self.outcome.format) && !has(self.outcome.map))",
