@@ -7,20 +7,7 @@ from typing import Any, Literal
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
 from pilothouse_engine.ports import Ports
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Bounds that the platform sets; seconds and bytes."""
-
-    control_grace_seconds: float = 60.0
-    abort_grace_seconds: float = 30.0
-    approval_hold_seconds: float = 30.0
-    publish_interval_seconds: float = 1.0
-    max_response_bytes: int = 1_048_576
-    max_context_bytes: int = 262_144
-    max_snapshot_bytes: int = 32_768
-    max_result_bytes: int = 8_192
+from pilothouse_engine.settings import Settings
 
 
 class Stop:

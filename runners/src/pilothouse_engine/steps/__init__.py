@@ -1,0 +1,1 @@
+"""Executors of the step kinds that are no agents, one module a kind; `registry.EXECUTORS` is the table."""

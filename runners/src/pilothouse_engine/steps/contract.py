@@ -1,0 +1,72 @@
+"""What the loop asks of a step's executor, and what comes back.
+
+The same executor serves a step of the graph and a step that is used as a tool; the loop owns everything around it:
+journal, effects, context, deadlines of tools, routes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pilothouse_api.v1alpha1.base import Model
+from pilothouse_engine.ports import Ports
+from pilothouse_engine.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """One execution of a step's work, as a step of the graph or as a tool.
+
+    `params` is the branch model of the kind (`APICall`, `Router`, `FunctionCall`, `Response`). `context` is what
+    templates see: the public keys (a tool's arguments merged in) and the engine's own `_` keys; an executor never
+    changes it. `may_repeat` is true when the effect is ReadOnly or Idempotent: only then an executor may retry.
+    `idempotency_key` is None when the effect is ReadOnly; where there is one it is sent.
+    `texts` holds resolved texts by `plan.text_key` (the source of a Function).
+    """
+
+    step_id: str
+    kind: str
+    params: Model
+    context: Mapping[str, Any]
+    namespace: str
+    run: str
+    idempotency_key: str | None
+    may_repeat: bool
+    settings: Settings
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """The work ended with a signal.
+
+    `writes` is the delta of public context keys, `output` the declared output (what a model sees of a tool that
+    writes nothing). `error_type` (a PascalCase cause) and `error_message` (no secret, no text of a body) are set
+    exactly when the signal is `error`. `engine_writes` are `_` keys, `result` is the run's result (Response).
+    """
+
+    signal: str
+    writes: Mapping[str, Any]
+    output: Any
+    error_type: str | None = None
+    error_message: str | None = None
+    engine_writes: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnknown:
+    """Nobody knows what it did: the transport failed after bytes were sent, and the call may not be repeated."""
+
+    message: str
+
+
+StepEnd = StepDone | StepUnknown
+
+
+class StepExecutor(Protocol):
+    """Does the work of one step kind; raises only for faults; cancellation stops the work."""
+
+    async def __call__(self, call: StepCall, ports: Ports) -> StepEnd:
+        """Return how the work ended."""
+        ...
