@@ -1,0 +1,113 @@
+# The one task runner. `make help` lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest
+CLUSTER ?= demo
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}'
+
+# ---------------------------------------------------------------- environment
+
+.venv/.tools: requirements/bootstrap.txt
+	@test -x $(BIN)/python || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
+	@$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+.venv/.cli: requirements/cli.txt .venv/.tools
+	@echo "installing what the command line needs"
+	@$(BIN)/uv pip install -q --require-hashes -r $<
+	@$(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.dev: requirements/dev.txt .venv/.cli
+	@echo "installing what the tests need"
+	@$(BIN)/uv pip install -q --require-hashes -r $<
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.dev ## Make .venv with everything that development needs
+
+.PHONY: lock
+lock: .venv/.dev ## Resolve the requirements anew (hashes, no index address)
+	@hack/lock
+
+# ---------------------------------------------------------------- the main job
+
+.PHONY: demo
+demo: .venv/.cli ## Run examples/support-triage here; a second process pauses and steers it
+	@hack/demo
+
+.PHONY: demo-cluster
+demo-cluster: .venv/.dev ## The same on a real cluster: install by Helm, apply, pause, steer, finish, abort
+	@hack/demo-cluster $(CLUSTER)
+
+.PHONY: cluster-up
+cluster-up: .venv/.tools ## Start a real one-node cluster (CLUSTER=name)
+	@hack/cluster/install-deps
+	@hack/cluster/build node
+	@hack/cluster/cluster up --level node --name $(CLUSTER)
+
+.PHONY: cluster-down
+cluster-down: ## Stop it and remove all of it
+	@hack/cluster/cluster down --name $(CLUSTER)
+
+.PHONY: images
+images: .venv/.tools ## Build the operator and runner images
+	@hack/images/build all
+
+# ---------------------------------------------------------------- checks
+
+.PHONY: test
+test: lint verify test-unit test-integration test-e2e ## Everything, real pods included
+
+.PHONY: test-fast
+test-fast: lint verify test-unit ## What needs no cluster
+
+.PHONY: lint
+lint: .venv/.dev ## ruff, mypy, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python hack/check_functions.py
+
+.PHONY: generate
+generate: .venv/.dev ## Write CRDs, policies, chart copies and reference pages from the models
+	@hack/generate
+
+.PHONY: verify
+verify: .venv/.dev ## Regenerate in a copy and compare
+	@hack/generate --check
+
+.PHONY: test-unit
+test-unit: .venv/.dev ## Pure functions, ports, command line
+	@$(PYTEST) tests/unit tests/contract -n 2 --dist loadfile
+
+.PHONY: test-integration
+test-integration: .venv/.dev ## On a real control plane
+	@hack/cluster/install-deps
+	@hack/cluster/build control-plane
+	@$(PYTEST) tests/integration
+
+.PHONY: test-e2e
+test-e2e: .venv/.dev ## On a real node, installed by Helm (PILOTHOUSE_KUBECONFIG=… for your own cluster)
+	@hack/cluster/install-deps
+	@hack/cluster/build node
+	@$(PYTEST) tests/e2e
+
+# ---------------------------------------------------------------- figures
+
+.PHONY: bench-start
+bench-start: .venv/.dev ## Runner start to first model request, beside `import litellm`
+	@$(BIN)/python hack/bench/start.py
+
+.PHONY: bench-engine
+bench-engine: .venv/.dev ## Engine overhead per turn beside LangGraph, pydantic-ai and openai-agents
+	@$(BIN)/python hack/bench/engine.py

@@ -1,0 +1,51 @@
+{{- define "pilothouse.labels" -}}
+app.kubernetes.io/name: pilothouse
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+{{- define "pilothouse.operatorSelector" -}}
+app.kubernetes.io/name: pilothouse
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+{{- define "pilothouse.operatorName" -}}
+{{ .Release.Name }}-operator
+{{- end }}
+{{- /* The namespaces that the operator watches: a comma list, empty for all. */ -}}
+{{- define "pilothouse.watched" -}}
+{{- if .Values.watchNamespaces }}{{ join "," (sortAlpha .Values.watchNamespaces) }}{{ else if .Values.namespaced }}{{ .Release.Namespace }}{{ end }}
+{{- end }}
+{{- /* What the operator may do where runs live; rights are enumerated, no Secret is read. */ -}}
+{{- define "pilothouse.operatorRules" -}}
+- apiGroups: [pilothouse.dev]
+  resources: [workflows, agents, supervisors]
+  verbs: [get, list, watch]
+- apiGroups: [pilothouse.dev]
+  resources: [agentruns]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [pilothouse.dev]
+  resources: [workflows/status, agents/status, supervisors/status, agentruns/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+{{- /* What a runner's token may do: read runs, and (walled in by the admission policies) report its own. */ -}}
+{{- define "pilothouse.runnerRules" -}}
+- apiGroups: [pilothouse.dev]
+  resources: [agentruns]
+  verbs: [get, list, watch]
+- apiGroups: [pilothouse.dev]
+  resources: [agentruns/status]
+  verbs: [patch]
+{{- end }}
