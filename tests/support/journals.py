@@ -1,0 +1,53 @@
+"""The journals that the contract suite is run against. A new adapter is one class and one row in `BACKENDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from pilothouse_engine.ports import Journal
+from pilothouse_engine.testing.journal import MemoryJournal
+from pilothouse_runner.adapters.file_journal import FileJournal
+
+
+class Backend(Protocol):
+    """One place that holds one run's journal."""
+
+    def open(self) -> Journal:
+        """A journal of its own, as another attempt would open it."""
+        ...
+
+    def opening_code(self) -> str:
+        """Python that defines `journal`, for another process; empty where no other process can reach it."""
+        ...
+
+
+class MemoryBackend:
+    def __init__(self, folder: Path) -> None:
+        self._journal = MemoryJournal()
+
+    def open(self) -> Journal:
+        return self._journal
+
+    def opening_code(self) -> str:
+        return ""
+
+
+class FileBackend:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.jsonl"
+
+    def open(self) -> Journal:
+        return FileJournal(self.path, durable=True)
+
+    def opening_code(self) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from pilothouse_runner.adapters.file_journal import FileJournal\n"
+            f"journal = FileJournal(Path({str(self.path)!r}), durable=True)\n"
+        )
+
+
+BACKENDS: Mapping[str, Callable[[Path], Backend]] = {"memory": MemoryBackend, "file": FileBackend}
+BACKENDS_OF_PROCESSES = ("file",)
