@@ -1,6 +1,8 @@
-"""Fixtures for all levels."""
+"""Fixtures for all levels: one event loop library, real clusters."""
 
 import pytest
+
+pytest_plugins = ["support.cluster"]
 
 
 @pytest.fixture
