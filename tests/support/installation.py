@@ -98,19 +98,20 @@ class Installation:
             return str(error)
 
 
-def build_images() -> dict[str, str]:
-    """Build what has changed; return the images' names by `operator`, `runner` and their archives."""
-    command = [ROOT / "hack" / "images" / "build", "all", "-o", "json"]
+def build_images() -> dict[str, dict[str, str]]:
+    """Build what has changed; return name and archive of each image."""
+    command = [ROOT / "hack" / "images" / "build", "all", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
     return found
 
 
 def install(cluster: ForeignCluster) -> Installation:
     """Build and load the images, install the chart, wait until the operator is ready."""
-    images = build_images()
-    cluster.load(*(Path(images[key]) for key in ("operatorArchive", "runnerArchive")))
+    built = build_images()
+    cluster.load(*(Path(image["archive"]) for image in built.values()))
+    images = {name: image["image"] for name, image in built.items()}
     cluster.run_tool(
         *("helm", "upgrade", "--install", "pilothouse", str(ROOT / "charts" / "pilothouse")),
         *("--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "3m"),
