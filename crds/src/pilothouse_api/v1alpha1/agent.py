@@ -31,7 +31,6 @@ from pilothouse_api.v1alpha1.steps import (
     McpCall,
     McpServer,
     ResourceCall,
-    Response,
     Router,
 )
 
@@ -116,7 +115,7 @@ class McpTools(Model):
 
 
 class InlineStep(Model):
-    """A step that exists only as a tool."""
+    """A step that exists only as a tool; Agent, Approval, Delegate and Response steps cannot be tools."""
 
     RULES: ClassVar = (
         discriminated(
@@ -127,12 +126,11 @@ class InlineStep(Model):
                 "Resource": "resource",
                 "Router": "router",
                 "Function": "function",
-                "Response": "response",
             },
         ),
     )
 
-    kind: Literal["APICall", "MCP", "Resource", "Router", "Function", "Response"]
+    kind: Literal["APICall", "MCP", "Resource", "Router", "Function"]
     """What it does."""
     api_call: APICall | None = None
     """Parameters of APICall."""
@@ -144,8 +142,6 @@ class InlineStep(Model):
     """Parameters of Router."""
     function: FunctionCall | None = None
     """Parameters of Function."""
-    response: Response | None = None
-    """Parameters of Response."""
 
 
 class Tool(Model):
@@ -302,7 +298,7 @@ class PromptInjection(Model):
 class ArtifactCheck(Model):
     """A check that is kept as an artifact of type guardrail."""
 
-    ref: Annotated[str, Field(max_length=320)]
+    ref: ArtifactRef
     """`name@version`."""
 
 
@@ -320,6 +316,7 @@ class GuardrailCheck(Model):
                 "LlmJudge": "llmJudge",
                 "Artifact": "artifact",
             },
+            optional={"SecretMask": "secretMask", "PromptInjection": "promptInjection"},
         ),
     )
 
@@ -402,6 +399,12 @@ class AgentSpec(Model):
             "self.mode != 'Autonomous' || !has(self.outcome) || (!has(self.outcome.format) && !has(self.outcome.map))",
             "outcome.format and outcome.map belong to mode: Completion",
             field_path=".outcome",
+        ),
+        Rule(
+            "self.mode != 'Autonomous' || !has(self.retry) || !has(self.retry.causes)"
+            " || !('ParseError' in self.retry.causes)",
+            "retry.causes: ParseError belongs to mode: Completion",
+            field_path=".retry",
         ),
         Rule(
             "!has(self.limits) || !has(self.limits.tokenBudget) || has(self.model.maxOutputTokens)",

@@ -92,8 +92,18 @@ class Control(Model):
         ),
         Rule(
             "!has(oldSelf.approvals) || !has(self.approvals) || self.approvals.all(id, !(id in oldSelf.approvals)"
-            " || self.approvals[id].decision == oldSelf.approvals[id].decision)",
+            " || self.approvals[id] == oldSelf.approvals[id])",
             "a decision cannot be changed once it is set",
+            field_path=".approvals",
+        ),
+        Rule(
+            "!has(self.steer) || self.steer.all(id, id.size() <= 63 && id.matches('^[A-Za-z0-9][A-Za-z0-9._-]*$'))",
+            "the id of a steer message has at most 63 letters, digits, dots, dashes and underscores",
+            field_path=".steer",
+        ),
+        Rule(
+            "!has(self.approvals) || self.approvals.all(id, id.size() <= 63)",
+            "an approval is named by the id of a pending call: 63 characters at most",
             field_path=".approvals",
         ),
     )

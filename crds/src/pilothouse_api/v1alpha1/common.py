@@ -1,10 +1,11 @@
 """Values that more than one kind uses: references, text sources, headers, policy, hooks, conditions."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel, list_map
+from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel, list_map, list_set
 
 Name = Annotated[str, Field(min_length=1, max_length=63)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
@@ -27,13 +28,29 @@ def one_of(*fields: str) -> Rule:
     )
 
 
-def discriminated(tag: str, branches: dict[str, str]) -> Rule:
-    """Return the rule of a discriminated union: `tag` names the one branch field that is set."""
+def discriminated(tag: str, branches: Mapping[str, str], optional: Mapping[str, str] | None = None) -> Rule:
+    """Return the rule of a discriminated union: `tag` names the one branch field that is set.
+
+    `branches` are fields that their value of the tag needs; `optional` ones may be left out.
+    A field goes with no other value than its own.
+    """
     parts = [f"(self.{tag} == '{value}') == has(self.{field})" for value, field in branches.items()]
+    parts += [f"(self.{tag} == '{value}' || !has(self.{field}))" for value, field in (optional or {}).items()]
     return Rule(
         rule=" && ".join(parts),
-        message=f"set exactly the field that {tag} names: "
-        + ", ".join(f"{value} needs {field}" for value, field in branches.items()),
+        message=f"set only the field that {tag} names: "
+        + ", ".join(
+            [f"{value} needs {field}" for value, field in branches.items()]
+            + [f"{value} takes {field}" for value, field in (optional or {}).items()]
+        ),
+    )
+
+
+def dns_label_name(kind: str, limit: int) -> Rule:
+    """Return the rule that an object's name is a DNS label of at most `limit` characters."""
+    return Rule(
+        rule=f"self.metadata.name.size() <= {limit} && !self.metadata.name.contains('.')",
+        message=f"the name of {kind} has {limit} characters at most and no dots: names of pods and runs are made of it",
     )
 
 
@@ -107,7 +124,7 @@ class Retry(Model):
 
     attempts: Annotated[int, Field(ge=1, le=10)] = 3
     """Attempts in all, the first one included."""
-    causes: Annotated[list[Literal["Timeout", "Error", "ParseError"]], Field(max_length=3)] = [
+    causes: Annotated[list[Literal["Timeout", "Error", "ParseError"]], Field(max_length=3), list_set()] = [
         "Timeout",
         "Error",
     ]
@@ -135,8 +152,8 @@ class PolicyRule(Model):
     RULES: ClassVar = (
         one_of("cel", "http"),
         Rule(
-            "has(self.http) || has(self.verdict)",
-            "verdict is required beside cel: Allow, Deny or RequireApproval",
+            "has(self.cel) == has(self.verdict)",
+            "verdict belongs beside cel (Allow, Deny or RequireApproval); an http endpoint answers with its own",
         ),
         Rule(
             "self.at != 'ModelCall' || !has(self.verdict) || self.verdict != 'RequireApproval'",

@@ -34,6 +34,14 @@ class Extract(Model):
 class APICall(Model):
     """One HTTP call."""
 
+    RULES: ClassVar = (
+        Rule(
+            "!has(self.retry) || !has(self.retry.causes) || !('ParseError' in self.retry.causes)",
+            "retry.causes of an APICall are Timeout and Error",
+            field_path=".retry",
+        ),
+    )
+
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "GET"
     """HTTP method."""
     url: Url

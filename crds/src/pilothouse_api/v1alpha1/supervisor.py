@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel, list_map
+from pilothouse_api.v1alpha1.base import Model, Rule, StatusModel, list_map
 from pilothouse_api.v1alpha1.common import Cel, Conditions, Line, Name, TextSource, discriminated
 
 
@@ -56,12 +56,15 @@ class SupervisorRule(Model):
     """One rule; fires at most once per visit."""
 
     RULES: ClassVar = (
-        discriminated("when", {"NoProgressFor": "noProgressFor", "Expression": "expression"}),
-        Rule(
-            "(self.when == 'ToolRepeated' || !has(self.toolRepeated)) && (self.when == 'BudgetFraction' ||"
-            " !has(self.budgetFraction)) && (self.when == 'IterationReached' || !has(self.iterationReached)) &&"
-            " (self.when == 'IdenticalCallRepeated' || !has(self.identicalCallRepeated))",
-            "set only the parameters of the rule that when names",
+        discriminated(
+            "when",
+            {"NoProgressFor": "noProgressFor", "Expression": "expression"},
+            optional={
+                "ToolRepeated": "toolRepeated",
+                "BudgetFraction": "budgetFraction",
+                "IterationReached": "iterationReached",
+                "IdenticalCallRepeated": "identicalCallRepeated",
+            },
         ),
     )
 
@@ -110,15 +113,48 @@ class Judge(Model):
     """Most tokens of the judge per run."""
 
 
+class LabelRequirement(Model):
+    """One requirement of a label selector."""
+
+    RULES: ClassVar = (
+        Rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+            "values is set with In and NotIn, and only with them",
+            field_path=".values",
+        ),
+    )
+
+    key: Annotated[str, Field(min_length=1, max_length=317)]
+    """Key of the label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label is compared."""
+    values: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=32)] = []
+    """Values of In and NotIn."""
+
+
+class LabelSelector(Model):
+    """Selects objects by label, in the form of Kubernetes' own; all parts must hold, none selects everything."""
+
+    match_labels: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)] = {}
+    """Labels and their values."""
+    match_expressions: Annotated[list[LabelRequirement], Field(max_length=32)] = []
+    """Requirements."""
+
+
 class SupervisorSpec(Model):
     """What is watched, and what is done."""
 
     RULES: ClassVar = (
         Rule(
-            "!has(self.barrierTimeoutSeconds) || !has(self.judge) || !has(self.judge.timeoutSeconds)"
-            " || self.barrierTimeoutSeconds > self.judge.timeoutSeconds",
-            "barrierTimeoutSeconds must exceed judge.timeoutSeconds",
+            "!has(self.judge) || (self.?enforcement.orValue('Async') == 'Async' && !has(self.barrierTimeoutSeconds))"
+            " || self.?barrierTimeoutSeconds.orValue(60) > self.judge.?timeoutSeconds.orValue(30)",
+            "barrierTimeoutSeconds (default 60) must exceed judge.timeoutSeconds (default 30)",
             field_path=".barrierTimeoutSeconds",
+        ),
+        Rule(
+            "!has(self.steerMessage) || self.steerMessage.trim() != ''",
+            "a steer message cannot be blank",
+            field_path=".steerMessage",
         ),
         Rule(
             "(has(self.rules) && self.rules.size() > 0) || has(self.judge)",
@@ -126,8 +162,8 @@ class SupervisorSpec(Model):
         ),
     )
 
-    selector: JsonObject | None = None
-    """Label selector of the runs it watches besides those whose workflow refers to it; {} selects all."""
+    selector: LabelSelector | None = None
+    """Selects runs by label, besides those whose workflow refers to it; {} selects all, absent none."""
     enforcement: Literal["Async", "Sync"] = "Async"
     """Sync holds every turn until this supervisor has seen the last one."""
     on_barrier_timeout: Literal["Continue", "Pause", "Abort"] = "Pause"

@@ -74,6 +74,11 @@ class Step(Model):
             "YAML turns this signal into a boolean: quote it and choose another word",
             field_path=".routes",
         ),
+        Rule(
+            "!has(self.routes) || self.routes.all(s, s.size() >= 1 && s.size() <= 63)",
+            "a signal in routes has 1 to 63 characters",
+            field_path=".routes",
+        ),
     )
 
     id: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9_]*[a-z0-9])?$")]
@@ -127,7 +132,10 @@ class Trigger(Model):
     """What makes runs."""
 
     RULES: ClassVar = (
-        Rule("(self.type == 'Schedule') == has(self.schedule)", "set schedule exactly when type is Schedule"),
+        Rule(
+            "(self.?type.orValue('Manual') == 'Schedule') == has(self.schedule)",
+            "set schedule exactly when type is Schedule",
+        ),
     )
 
     type: Literal["OnChange", "Schedule", "Manual"] = "Manual"
@@ -158,6 +166,16 @@ class RunTotals(Model):
 
 class RunTemplate(Model):
     """How the runs of the workflow and their pods are made."""
+
+    RULES: ClassVar = (
+        Rule(
+            "!has(self.labels) || self.labels.all(k, !k.startsWith('pilothouse.dev/')"
+            " && k != 'app.kubernetes.io/managed-by')",
+            "labels cannot hold app.kubernetes.io/managed-by or those that begin with pilothouse.dev/:"
+            " they are the operator's",
+            field_path=".labels",
+        ),
+    )
 
     service_account_name: Annotated[str, Field(max_length=63, pattern=r"^prun[-a-z0-9]*$")] = "prun"
     """ServiceAccount of the pods; must begin with prun, by which the admission policies know a runner."""
