@@ -1,0 +1,263 @@
+"""From a run and what it refers to, its plan: frozen, complete, within the platform's ceilings, small enough."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel
+
+from pilothouse_api import names
+from pilothouse_api.digests import canonical_json, digest
+from pilothouse_api.plan import Origin, Plan, PlannedAgent, PlannedText, RunIdentity
+from pilothouse_api.schemas import SchemaError, compile_schema
+from pilothouse_api.signals import END
+from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
+from pilothouse_api.v1alpha1.agent import AgentLimits, AgentSpec
+from pilothouse_api.v1alpha1.agentrun import Overrides
+from pilothouse_api.v1alpha1.common import LocalRef, SecretKeyRef
+from pilothouse_api.v1alpha1.workflow import RunTotals, Step, WorkflowSpec
+from pilothouse_control.texts import MissingText, resolve_text, text_sites
+from pilothouse_control.tree import walk
+from pilothouse_control.world import Ceilings, Platform, References, needed_references
+
+MAX_INPUT_BYTES = 262_144
+MAX_PLAN_BYTES = 1_000_000
+"""A ConfigMap holds 1 MiB, its metadata included."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotResolved:
+    """Why a run has no plan: a PascalCase reason, a sentence, and whether it may heal by itself.
+
+    `is_waiting`: something that is referred to is not there (yet): Reconciling within the grace, then Stalled.
+    Otherwise a person must change something.
+    """
+
+    reason: str
+    message: str
+    is_waiting: bool = False
+
+
+class _Refused(Exception):
+    def __init__(self, reason: str, message: str, is_waiting: bool = False) -> None:
+        super().__init__(message)
+        self.outcome = NotResolved(reason, message, is_waiting)
+
+
+def resolve_plan(run: AgentRun, known: References) -> Plan | NotResolved:
+    """Return the plan of a run, or why there is none. Secrets are named in it, never read."""
+    try:
+        return _resolve(run, known)
+    except _Refused as refused:
+        return refused.outcome
+
+
+def _resolve(run: AgentRun, known: References) -> Plan:
+    origin, spec = _workflow_of(run, known)
+    ceilings = known.platform.ceilings
+    spec = clamp_workflow(spec, ceilings)
+    agents = _agents_of(run, known)
+    _check_findings(run, origin, spec, agents, known)
+    overrides = run.spec.overrides or Overrides()
+    template = spec.run_template
+    plan = Plan(
+        run=RunIdentity(
+            namespace=run.metadata.namespace or "default",
+            name=run.metadata.name,
+            uid=run.metadata.uid or "",
+            labels=run.metadata.labels,
+        ),
+        workflow=origin,
+        spec=spec,
+        agents=agents,
+        texts=_texts_of([spec, *(agent.spec for agent in agents.values())], known),
+        input=resolve_input(run.spec.input, spec),
+        active_deadline_seconds=overrides.active_deadline_seconds or template.active_deadline_seconds,
+        max_attempts=overrides.max_attempts or template.max_attempts,
+        secrets=_secrets_of([spec, *(agent.spec for agent in agents.values())]),
+        session=run.spec.session,
+        pod=_pod_of(spec, overrides, known.platform),
+    )
+    size = len(plan.encode().encode("utf-8", "surrogatepass"))
+    if size > MAX_PLAN_BYTES:
+        hint = "shorten texts, schemas or input, or fetch large ones in a step"
+        raise _Refused("PlanTooLarge", f"the plan has {size} bytes; the limit is {MAX_PLAN_BYTES}: {hint}")
+    return plan
+
+
+def _workflow_of(run: AgentRun, known: References) -> tuple[Origin, WorkflowSpec]:
+    if run.spec.workflow_ref is not None:
+        name = run.spec.workflow_ref.name
+        workflow = known.workflows.get(name)
+        if workflow is None:
+            raise _Refused("WorkflowNotFound", f"spec.workflowRef: there is no Workflow {name}", True)
+        return _origin(workflow), workflow.spec
+    name = run.spec.agent_ref.name if run.spec.agent_ref else ""
+    agent = known.agents.get(name)
+    if agent is None:
+        raise _Refused("AgentNotFound", f"spec.agentRef: there is no Agent {name}", True)
+    return _origin(agent), workflow_of_agent(name, agent.spec)
+
+
+def workflow_of_agent(name: str, spec: AgentSpec) -> WorkflowSpec:
+    """Return the workflow of a run of an Agent alone: one step, every outcome of which finishes the run."""
+    routes = dict.fromkeys(spec.outcome.enum or (), END)
+    step = Step(id=step_id_of(name), kind="Agent", agent_ref=LocalRef(name=name), routes=routes)
+    return WorkflowSpec(steps=[step])
+
+
+def step_id_of(agent: str) -> str:
+    """Return a legal step id for the name of an Agent."""
+    step_id = re.sub(r"[^-a-z0-9_]+", "-", agent.lower()).strip("-_")
+    if not step_id or not step_id[0].isalpha() or step_id in ("end", "default"):
+        step_id = f"agent-{step_id}".rstrip("-")
+    return names.fit(step_id, 63)
+
+
+def _origin(obj: Workflow | Agent) -> Origin:
+    return Origin(
+        name=obj.metadata.name,
+        uid=obj.metadata.uid or "",
+        generation=obj.metadata.generation or 0,
+        digest=digest(obj.spec.to_raw()),
+    )
+
+
+def _agents_of(run: AgentRun, known: References) -> dict[str, PlannedAgent]:
+    wanted = sorted(ref.name for ref in needed_references(run, known) if ref.kind == "Agent")
+    missing = [name for name in wanted if name not in known.agents]
+    if missing:
+        raise _Refused("AgentNotFound", f"there is no Agent {', '.join(missing)}", True)
+    ceilings = known.platform.ceilings
+    return {
+        name: PlannedAgent(
+            origin=_origin(known.agents[name]),
+            spec=clamp_agent(known.agents[name].spec, ceilings),
+        )
+        for name in wanted
+    }
+
+
+def _texts_of(specs: Iterable[BaseModel], known: References) -> dict[str, PlannedText]:
+    texts: dict[str, PlannedText] = {}
+    for spec in specs:
+        for site in text_sites(spec):
+            resolved = resolve_text(site, known.config_maps)
+            if isinstance(resolved, MissingText):
+                raise _Refused(resolved.reason, resolved.message, resolved.is_waiting)
+            if resolved is not None:
+                texts[resolved[0]] = resolved[1]
+    return texts
+
+
+def _secrets_of(specs: Iterable[BaseModel]) -> list[str]:
+    refs = (node for spec in specs for _, node in walk(spec) if isinstance(node, SecretKeyRef))
+    return sorted({names.secret_file(ref.name, ref.key) for ref in refs})
+
+
+def _pod_of(spec: WorkflowSpec, overrides: Overrides, platform: Platform) -> dict[str, Any]:
+    template = spec.run_template
+    resources = overrides.resources or template.resources
+    return {
+        "image": template.image or platform.runner_image,
+        "serviceAccountName": template.service_account_name,
+        "resources": resources.to_raw() if resources else {},
+        "env": template.env,
+        "envFrom": template.env_from,
+        "nodeSelector": template.node_selector,
+        "tolerations": template.tolerations,
+        "runtimeClassName": template.runtime_class_name,
+        "labels": template.labels,
+    }
+
+
+def resolve_input(raw_input: Mapping[str, Any], spec: WorkflowSpec) -> dict[str, Any]:
+    """Return the input of a run, defaults filled in; raises `_Refused` where it is too large or does not fit."""
+    merged = {**spec.input.defaults, **raw_input}
+    try:
+        size = len(canonical_json(merged).encode())
+    except (UnicodeEncodeError, ValueError, RecursionError) as error:
+        raise _Refused("InputInvalid", f"spec.input is no JSON: {error}") from None
+    if size > MAX_INPUT_BYTES:
+        hint = "store what is large elsewhere and hand in where it is"
+        raise _Refused("InputTooLarge", f"spec.input has {size} bytes; the limit is {MAX_INPUT_BYTES}: {hint}")
+    reserved = sorted(key for key in merged if key.startswith("_"))
+    if reserved:
+        raise _Refused("InputInvalid", f"spec.input.{reserved[0]}: keys that begin with _ are the engine's own")
+    if spec.input.schema_ is not None:
+        _check_input(merged, spec.input.schema_)
+    return merged
+
+
+def _check_input(merged: dict[str, Any], raw_schema: dict[str, Any]) -> None:
+    try:
+        problems = compile_schema(raw_schema).problems(merged)
+    except SchemaError as error:
+        raise _Refused("InvalidPlan", f"spec.input.schema of the workflow is no JSON Schema: {error}") from None
+    if problems:
+        raise _Refused("InputInvalid", f"spec.input: {'; '.join(problems)} (spec.input.schema of the workflow)")
+
+
+def clamp_agent(spec: AgentSpec, ceilings: Ceilings) -> AgentSpec:
+    """Return an agent within the platform's ceilings."""
+    limits = spec.limits
+    changed = _less(
+        {
+            "tool_timeout_seconds": (limits.tool_timeout_seconds, ceilings.tool_timeout_seconds),
+            "pause_seconds": (limits.pause_seconds, ceilings.pause_seconds),
+            "token_budget": (limits.token_budget, ceilings.token_budget if limits.token_budget else None),
+        }
+    )
+    if limits.cost_budget_usd and ceilings.cost_budget_usd:
+        changed["cost_budget_usd"] = _cheaper(limits.cost_budget_usd, ceilings.cost_budget_usd)
+    if not changed:
+        return spec
+    clamped: AgentLimits = limits.model_copy(update=changed)
+    return spec.model_copy(update={"limits": clamped})
+
+
+def clamp_workflow(spec: WorkflowSpec, ceilings: Ceilings) -> WorkflowSpec:
+    """Return a workflow within the platform's ceilings: budgets are totals of the run, set or not."""
+    limits = spec.limits
+    changed = _less({"token_budget": (limits.token_budget, ceilings.token_budget)})
+    if ceilings.cost_budget_usd:
+        changed["cost_budget_usd"] = _cheaper(limits.cost_budget_usd, ceilings.cost_budget_usd)
+    updates: dict[str, Any] = {}
+    if changed:
+        totals: RunTotals = limits.model_copy(update=changed)
+        updates["limits"] = totals
+    if any(step.agent is not None for step in spec.steps):
+        updates["steps"] = [
+            step.model_copy(update={"agent": clamp_agent(step.agent, ceilings)}) if step.agent else step
+            for step in spec.steps
+        ]
+    return spec.model_copy(update=updates) if updates else spec
+
+
+def _less(limits: Mapping[str, tuple[int | None, int | None]]) -> dict[str, Any]:
+    return {
+        name: ceiling
+        for name, (value, ceiling) in limits.items()
+        if ceiling is not None and (value is None or value > ceiling)
+    }
+
+
+def _cheaper(value: str | None, ceiling: str) -> str:
+    return ceiling if value is None or Decimal(value) > Decimal(ceiling) else value
+
+
+def _check_findings(
+    run: AgentRun, origin: Origin, spec: WorkflowSpec, agents: Mapping[str, PlannedAgent], known: References
+) -> None:
+    """Refuse what validation refuses (the same checks as at admission and on the command line)."""
+    tools = [
+        tool.name
+        for agent in agents.values()
+        for tool in agent.spec.tools
+        if tool.step is not None and run.spec.agent_ref is not None
+    ]
+    if tools:
+        what = f"the tool {tools[0]} of Agent {origin.name} is a step of a workflow, and a run of an Agent has none"
+        raise _Refused("InvalidPlan", f"{what}: run a Workflow, or make it an inlineStep")
