@@ -1,0 +1,43 @@
+"""The command line of `hack/images/build`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+
+from .builders import BuildError
+from .cache import exclusive
+from .inputs import KINDS
+from .steps import BuiltImage, build_image, choose_base
+
+
+def main_build() -> int:
+    parser = argparse.ArgumentParser(prog="build", description="Build the images of this checkout.")
+    names = [kind.name for kind in KINDS]
+    parser.add_argument("which", nargs="?", default="all", choices=[*names, "all"])
+    parser.add_argument("--json", action="store_true", help="print JSON in place of shell assignments")
+    arguments = parser.parse_args()
+    try:
+        with exclusive():
+            base = choose_base()
+            wanted = [kind for kind in KINDS if arguments.which in (kind.name, "all")]
+            images = {kind.name: build_image(kind, base) for kind in wanted}
+    except BuildError as error:
+        print(f"build: {error}", file=sys.stderr)
+        return 1
+    print(_as_json(images) if arguments.json else _as_shell(images))
+    return 0
+
+
+def _as_json(images: dict[str, BuiltImage]) -> str:
+    return json.dumps({name: {"image": made.name, "archive": str(made.archive)} for name, made in images.items()})
+
+
+def _as_shell(images: dict[str, BuiltImage]) -> str:
+    lines = []
+    for name, made in images.items():
+        lines.append(f"PILOTHOUSE_{name.upper()}_IMAGE={shlex.quote(made.name)}")
+        lines.append(f"PILOTHOUSE_{name.upper()}_ARCHIVE={shlex.quote(str(made.archive))}")
+    return "\n".join(lines)
