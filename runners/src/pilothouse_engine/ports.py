@@ -114,13 +114,18 @@ RETRIED_FAILURES: frozenset[FailureKind] = frozenset({"Timeout", "Connection", "
 
 @dataclass(frozen=True, slots=True)
 class ModelFailure:
-    """Why an attempt gave no reply. `message` is safe to show: no key, no prompt, at most 500 characters."""
+    """Why an attempt gave no reply. `message` is safe to show: no key, no prompt, at most 500 characters.
+
+    `sent`: the provider may have worked on it and may charge for it, so the call's hold stands (a Timeout and Garbage
+    count as sent whatever this says).
+    """
 
     kind: FailureKind
     message: str
     status: int | None = None
     retry_after: float | None = None
     mark: int | None = None
+    sent: bool = False
 
 
 class Model(Protocol):
@@ -267,13 +272,17 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """What people ask of the run now."""
+    """What people ask of the run now, and what it has said of itself.
+
+    `snapshot` is the published `status.run`, raw: an attempt compares its `journalLength` with the journal's.
+    """
 
     uid: str
     generation: int
     control: Control | None = None
     limits: RunLimits | None = None
     deleting: bool = False
+    snapshot: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
