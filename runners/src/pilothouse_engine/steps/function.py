@@ -1,0 +1,75 @@
+"""Function: a Python callable of the author's, run in a child process."""
+
+from typing import Any
+
+from pilothouse_api.plan import text_key
+from pilothouse_api.signals import DEFAULT, ERROR
+from pilothouse_api.templates import MissingPath, render_value
+from pilothouse_api.v1alpha1.steps import FunctionCall
+from pilothouse_engine.ports import FunctionFailure, FunctionReply, FunctionRequest, Ports
+from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd
+from pilothouse_engine.steps.outcomes import failed, public_context, signal_problem
+
+_ERROR_TYPES = {
+    "Timeout": "FunctionTimeout",
+    "Raised": "FunctionRaised",
+    "Invalid": "InvalidOutput",
+    "TooLarge": "OutputTooLarge",
+    "Died": "FunctionDied",
+}
+
+
+async def execute_function(call: StepCall, ports: Ports) -> StepEnd:
+    """Return what the callable gave: keys for the context, a signal, or both."""
+    function = call.params
+    assert isinstance(function, FunctionCall)
+    try:
+        arguments = _arguments_of(call, function)
+    except MissingPath as missing:
+        return failed("MissingContext", f"function.arguments: {missing}")
+    answer = await ports.functions.run(
+        FunctionRequest(
+            callable=function.callable,
+            arguments=arguments,
+            source=_source_of(call, function),
+            timeout=float(function.timeout_seconds),
+            max_bytes=call.settings.max_response_bytes,
+        )
+    )
+    if isinstance(answer, FunctionFailure):
+        return failed(_ERROR_TYPES[answer.kind], f"{function.callable}: {answer.message}")
+    return _end_of(function, answer)
+
+
+def _arguments_of(call: StepCall, function: FunctionCall) -> dict[str, Any]:
+    if function.arguments is None:
+        return public_context(call)
+    rendered: dict[str, Any] = render_value(function.arguments, call.context)
+    return rendered
+
+
+def _source_of(call: StepCall, function: FunctionCall) -> str | None:
+    if function.source is None:
+        return None
+    return function.source.inline if function.source.inline is not None else call.texts[text_key(function.source)]
+
+
+def _end_of(function: FunctionCall, reply: FunctionReply) -> StepDone:
+    output = dict(reply.output) if reply.output is not None else None
+    signal = DEFAULT if reply.signal is None else reply.signal
+    if problem := signal_problem(signal):
+        return failed("InvalidSignal", f"{function.callable}: {problem}", output=output)
+    if signal == ERROR:
+        return failed("FunctionError", f"{function.callable} returned the signal error", output=output)
+    if output is None:
+        return StepDone(signal=signal, writes={}, output=None)
+    if function.output is not None:
+        return StepDone(signal=signal, writes={function.output: output}, output=output)
+    reserved = sorted(key for key in output if key.startswith("_") or not key)
+    if reserved:
+        return failed(
+            "InvalidOutput",
+            f"{function.callable} returned the key {reserved[0]!r}: empty keys and keys that begin with _ cannot be"
+            " written; rename it, or set function.output",
+        )
+    return StepDone(signal=signal, writes=output, output=output)
