@@ -15,8 +15,6 @@ from kubernetes import client, config
 
 from support.cluster import HACK, LocalCluster, local_cluster, start_cluster, stop_cluster
 
-pytest_plugins = ["support.cluster"]
-
 
 @pytest.fixture
 def api(control_plane: LocalCluster) -> Iterator[client.ApiClient]:
@@ -88,9 +86,11 @@ def test_an_owned_object_goes_when_its_owner_goes(control_plane: LocalCluster, a
 def test_down_leaves_no_process_no_mount_no_namespace_and_no_file() -> None:
     name = f"gone-{uuid.uuid4().hex[:8]}"
     try:
-        cluster = start_cluster("control-plane", name)
-        assert cluster.audit_log.is_file()
-        start_cluster("control-plane", name)  # a second time is fine
+        start_cluster("node", name)
+        start_cluster("node", name)  # a second time is fine
+        kubectl(name, "run", "sleeper", "--image=localhost/pilothouse-pause:dev")
+        kubectl(name, "wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
+        assert traces_of(name)
     finally:
         stop_cluster(name)
 
@@ -98,12 +98,18 @@ def test_down_leaves_no_process_no_mount_no_namespace_and_no_file() -> None:
     stop_cluster(name)  # so is a second time of this
 
 
+def kubectl(name: str, *arguments: str) -> None:
+    subprocess.run([HACK / "cluster", "exec", "--name", name, "--", "kubectl", *arguments], check=True)
+
+
 def traces_of(name: str) -> list[str]:
-    """What on this machine bears the cluster's name."""
+    """What on this machine bears the cluster's name: files, mounts, control groups and processes."""
     cluster = local_cluster(name)
     traces = [str(path) for path in (cluster.state, cluster.namespace_path) if path.exists()]
     traces += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
-    traces += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/*{name}*")]
+    traces += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{name}*")]
+    traces += [str(path) for path in Path("/var/log/containers").glob("*") if name in str(path.readlink())]
+    traces += [str(path) for path in Path("/var/lib/cni/results").glob("*") if name in path.read_text()]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,8 @@ class LocalCluster(ForeignCluster):
     def environment(self) -> Mapping[str, str]:
         # In place of the wrappers of `cluster env`, which are for shells outside of the namespace.
         path = f"{_binaries()}:{os.environ['PATH']}"
-        return {**super().environment, "PATH": path, "PILOTHOUSE_CLUSTER": self.name}
+        own = {"PATH": path, "KUBECACHEDIR": str(self.state / "run" / "kubectl-cache"), "PILOTHOUSE_CLUSTER": self.name}
+        return {**super().environment, **own}
 
     def load(self, *archives: Path) -> None:
         """Import image archives into the node."""
@@ -188,6 +190,7 @@ def _setns(descriptor: int) -> None:
         raise OSError(number, f"cannot enter the network namespace: {os.strerror(number)}")
 
 
+@cache
 def _binaries() -> Path:
     return Path(_hack("build", "--dir").strip())
 

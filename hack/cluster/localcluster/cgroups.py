@@ -24,12 +24,26 @@ def ensure_cgroup(cluster: Cluster) -> None:
         group = root / cluster.cgroup
         group.mkdir(exist_ok=True)
         if root == MOUNT:
-            controllers = " ".join(f"+{name}" for name in (group / "cgroup.controllers").read_text().split())
-            (group / "cgroup.subtree_control").write_text(controllers)
+            _delegate(root)
+            _delegate(group)
         # Version 1 starts a cpuset empty, and nothing can run in an empty one.
         for name in ("cpuset.cpus", "cpuset.mems"):
             if root != MOUNT and (group / name).exists() and not (group / name).read_text().strip():
                 (group / name).write_text((root / name).read_text())
+
+
+def _delegate(group: Path) -> None:
+    """Let the groups below use every controller that this one has (version 2)."""
+    available = (group / "cgroup.controllers").read_text().split()
+    enabled = (group / "cgroup.subtree_control").read_text().split()
+    for controller in sorted(set(available) - set(enabled)):
+        try:
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+        except OSError as error:
+            raise ClusterError(
+                f"control group {group} cannot hand {controller} to the groups below it ({error.strerror}): "
+                "within a container, move its processes into a group of their own first, or run on the host"
+            ) from error
 
 
 def members(cluster: Cluster) -> set[int]:

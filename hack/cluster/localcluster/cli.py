@@ -137,15 +137,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, text: str, action: object) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, parents=[named], help=text, description=text)
+    def command(name: str, text: str, action: object, *, of_one: bool = True) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, parents=[named] if of_one else [], help=text, description=text)
         made.set_defaults(run=action)
         return made
 
     made = command("up", "start a cluster, or what is missing of it", up)
     made.add_argument("--level", choices=[str(level) for level in Level], default=str(Level.NODE))
     command("down", "remove a cluster and all that is its", down)
-    command("status", "show the clusters of this machine", status)
+    command("status", "show the clusters of this machine", status, of_one=False)
     command("env", 'print shell exports: eval "$(cluster env)"', env)
     made = command("exec", "run a command within the cluster's network", execute)
     made.add_argument("command", nargs=argparse.REMAINDER)

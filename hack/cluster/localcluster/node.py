@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .cgroups import ensure_cgroup
-from .control_plane import apply, kubectl
+from .control_plane import FAST_CLIENT, apply, kubectl
 from .credentials import NODE_NAME, ca_certificate
 from .kernel import remember_settings
 from .needs import cni_folder
@@ -22,7 +22,9 @@ MAX_PODS = 500
 
 def scheduler(cluster: Cluster) -> Component:
     kubeconfig = f"--kubeconfig={cluster.kubeconfig('scheduler')}"
-    return Component("scheduler", [f"{cluster.binaries}/kube-scheduler", kubeconfig, "--leader-elect=false"])
+    return Component(
+        "scheduler", [f"{cluster.binaries}/kube-scheduler", kubeconfig, "--leader-elect=false", *FAST_CLIENT]
+    )
 
 
 def containerd(cluster: Cluster) -> Component:
@@ -53,6 +55,8 @@ def kube_proxy(cluster: Cluster) -> Component:
             f"--hostname-override={NODE_NAME}",
             f"--cluster-cidr={POD_RANGE}",
             "--proxy-mode=iptables",
+            # With the default of a second, a pod that is Ready cannot be reached through its service yet.
+            "--iptables-min-sync-period=50ms",
             # These are settings of the machine, which a namespace may not change.
             "--conntrack-max-per-core=0",
             "--conntrack-tcp-timeout-established=0s",
@@ -148,7 +152,7 @@ def _kubelet_configuration(cluster: Cluster) -> dict[str, object]:
         "clusterDomain": "cluster.local",
         "resolvConf": f"{cluster.state}/resolv.conf",
         "podLogsDir": f"{cluster.logs}/pods",
-        "volumePluginDir": f"{cluster.state}/kubelet/volume-plugins",
+        "volumePluginDir": f"{cluster.state}/volume-plugins",
         "serializeImagePulls": False,
         "maxPods": MAX_PODS,
         "kubeAPIQPS": 100,
@@ -186,6 +190,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
     runtime_type = "io.containerd.runc.v2"
     [{cri}.containerd.runtimes.runc.options]
       SystemdCgroup = false
+      Root = "{cluster.run}/runc"
 """
 
 

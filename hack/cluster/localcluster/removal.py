@@ -16,15 +16,15 @@ from .state import Cluster, ClusterError
 
 CONTAINER_LOGS = Path("/var/log/containers")
 """Where every kubelet puts links to its containers' logs, whatever its configuration says."""
+NETWORK_RESULTS = Path("/var/lib/cni/results")
+"""Where every containerd remembers what network it gave to which pod."""
 
 
 def remove(cluster: Cluster) -> None:
     # Those first that would bring the others back to life.
-    for name in ("kubelet", "controller-manager", "scheduler", "proxy", "dns"):
+    for name in ("kubelet", "containerd", "controller-manager", "scheduler", "proxy", "dns", "apiserver", "etcd"):
         stop(cluster, name, signal.SIGKILL)
     _end_pods(cluster)
-    for name in ("containerd", "apiserver", "etcd"):
-        stop(cluster, name, signal.SIGKILL)
     for path in mounts(cluster):
         subprocess.run(["umount", "--lazy", path], check=True)
     remove_cgroup(cluster)
@@ -58,10 +58,12 @@ def _is_shim(pid: int) -> bool:
 def _remove_files(cluster: Cluster) -> None:
     for address in cluster.run.glob("containerd/io.containerd.runtime.v2.task/*/*/address"):
         Path(address.read_text().removeprefix("unix://")).unlink(missing_ok=True)
-    if CONTAINER_LOGS.is_dir():
-        for link in CONTAINER_LOGS.iterdir():
-            if link.is_symlink() and link.readlink().is_relative_to(cluster.state):
-                link.unlink()
+    for link in CONTAINER_LOGS.glob("*.log"):
+        if link.is_symlink() and link.readlink().is_relative_to(cluster.state):
+            link.unlink()
+    for result in NETWORK_RESULTS.glob("*"):
+        if str(cluster.state) in result.read_text():
+            result.unlink()
     if mounts(cluster):  # deleting through a mount would delete someone else's files
         raise ClusterError(f"still mounted: {', '.join(map(str, mounts(cluster)))}")
     shutil.rmtree(cluster.state)

@@ -67,6 +67,11 @@ class Cluster:
         return self.logs / "audit.log"
 
     @property
+    def kubectl_cache(self) -> Path:
+        """A cache of its own, because all clusters have the same address and kubectl caches what it finds there."""
+        return self.run / "kubectl-cache"
+
+    @property
     def containerd_socket(self) -> Path:
         return self.run / "containerd.sock"
 
