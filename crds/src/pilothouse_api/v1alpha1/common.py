@@ -22,8 +22,10 @@ Money = Annotated[str, Field(max_length=24, pattern=r"^[0-9]{1,12}(\.[0-9]{1,9})
 
 def one_of(*fields: str) -> Rule:
     """Return the rule of an "exactly one of" union."""
+    set_ones = [f"has(self.{field})" for field in fields]
     return Rule(
-        rule=f"[{', '.join(f'has(self.{f})' for f in fields)}].filter(x, x).size() == 1",
+        # The form for two is the cheaper one: headers of tools of inline agents stand 204,800 times in a workflow.
+        rule=" != ".join(set_ones) if len(fields) == 2 else f"[{', '.join(set_ones)}].filter(x, x).size() == 1",
         message=f"set exactly one of: {', '.join(fields)}",
     )
 
