@@ -1,0 +1,186 @@
+"""Calls every other provider through LiteLLM, which is imported at the first call and never before."""
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_engine.ports import (
+    FailureKind,
+    ModelFailure,
+    ModelReply,
+    ModelRequest,
+    Secrets,
+    SecretUnavailable,
+    ToolSpec,
+)
+from pilothouse_runner.adapters.models import price_table
+from pilothouse_runner.adapters.models.chat import encode_messages, encode_tools, parse_reply
+from pilothouse_runner.adapters.models.failures import Problem, failure_kind, retry_after
+from pilothouse_runner.adapters.models.redaction import Redaction, shortened
+
+_ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else the import fetches a price list from the internet
+    "LITELLM_OFFLINE_MODE": "true",
+    "LITELLM_MODE": "PRODUCTION",  # else the import reads a .env file of the working folder
+}
+
+# By class name, so that nothing has to be imported to name them. Decides where a class says more than its status.
+_KIND_OF_CLASS: Mapping[str, FailureKind] = {
+    "ContextWindowExceededError": "ContextWindowExceeded",
+    "ContentPolicyViolationError": "Refused",
+    "Timeout": "Timeout",
+    "APITimeoutError": "Timeout",
+    "APIConnectionError": "Connection",
+    "MidStreamFallbackError": "Connection",
+    "APIResponseValidationError": "Garbage",
+    "JSONDecodeError": "Garbage",
+    "UnsupportedParamsError": "InvalidRequest",
+    "BudgetExceededError": "InvalidRequest",
+}
+
+
+class LiteLLMModel:
+    """Port `Model` for whatever LiteLLM knows. Its own retries are off: the engine counts attempts."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+
+    async def call(self, request: ModelRequest) -> ModelReply | ModelFailure:
+        """Make one attempt; ends within `timeoutSeconds`, the first one after the import (seconds)."""
+        endpoint = request.endpoint
+        key = self._key(endpoint)
+        if isinstance(key, ModelFailure):
+            return key
+        library = await _library()
+        if library is None:
+            return ModelFailure("InvalidRequest", shortened(_not_installed(endpoint)))
+        redaction = Redaction(key, request)
+        try:
+            async with asyncio.timeout(endpoint.timeout_seconds) as deadline:
+                response = await library.acompletion(**arguments_of(request, key))
+        except Exception as error:  # whatever the code of a provider raises: nothing of ours runs inside
+            if isinstance(error, TimeoutError) and deadline.expired():
+                seconds = endpoint.timeout_seconds
+                message = f"{endpoint.name}: no whole reply within {seconds} s (model.timeoutSeconds)"
+                return ModelFailure("Timeout", shortened(message))
+            return failure_of(error, endpoint, redaction)
+        result = parse_reply(response.model_dump(warnings=False), request, redaction)
+        if isinstance(result, ModelFailure):
+            return replace(result, message=shortened(f"{endpoint.name}: {result.message}"))
+        return result
+
+    def price(self, endpoint: ModelEndpoint) -> tuple[float, float] | None:
+        """Return US dollars per million (input, output) tokens, or None."""
+        return price_table.price(endpoint)
+
+    def context_window(self, endpoint: ModelEndpoint) -> int | None:
+        """Return the context window in tokens, or None."""
+        return price_table.context_window(endpoint)
+
+    async def aclose(self) -> None:
+        """Close the connections that LiteLLM keeps."""
+        library = sys.modules.get("litellm")
+        if library is not None:
+            await library.close_litellm_async_clients()
+
+    def _key(self, endpoint: ModelEndpoint) -> str | ModelFailure:
+        ref = endpoint.api_key_secret_ref
+        if ref is None:
+            return ""  # LiteLLM reads the provider's own variable
+        try:
+            key = self._secrets.read(ref.name, ref.key).strip()
+        except SecretUnavailable as error:
+            return ModelFailure("Authentication", shortened(f"{error}; see model.apiKeySecretRef"))
+        if not key:
+            message = f"key {ref.key} of Secret {ref.name} is empty; see model.apiKeySecretRef"
+            return ModelFailure("Authentication", message)
+        return key
+
+
+def arguments_of(request: ModelRequest, key: str) -> dict[str, Any]:
+    """Return the keyword arguments of LiteLLM's call."""
+    endpoint = request.endpoint
+    optional = {
+        "temperature": endpoint.temperature,
+        "max_tokens": endpoint.max_output_tokens,
+        "api_base": endpoint.api_base,
+        "api_key": key or None,
+        "tools": encode_tools(_offered(request)) or None,
+    }
+    return {
+        "model": endpoint.name,
+        "messages": encode_messages(request),
+        "timeout": endpoint.timeout_seconds,
+        "num_retries": 0,
+        "max_retries": 0,
+        **{name: value for name, value in optional.items() if value is not None},
+    }
+
+
+def _offered(request: ModelRequest) -> tuple[ToolSpec, ...]:
+    """Return the tools to offer; Bedrock refuses a prompt with earlier calls and no tools, as a wrap-up turn has."""
+    if request.tools or not request.endpoint.name.startswith("bedrock/"):
+        return request.tools
+    names = dict.fromkeys(call.name for message in request.messages for call in message.calls)
+    return tuple(ToolSpec(name, "Not available any more.", {"type": "object"}) for name in names)
+
+
+def failure_of(error: Exception, endpoint: ModelEndpoint, redaction: Redaction) -> ModelFailure:
+    """Say what an exception of LiteLLM means, by its class name and its status."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    status = _status(error)
+    message = str(getattr(error, "message", None) or error)[:2000]
+    said = redaction.excerpt(message) or names[0]
+    by_class = next((_KIND_OF_CLASS[name] for name in names if name in _KIND_OF_CLASS), None)
+    if by_class is not None:
+        kind = by_class
+    elif status is not None:
+        kind = failure_kind(Problem(status, message=message))
+    else:
+        kind = "Garbage"  # a KeyError or the like: the reply was not what LiteLLM expects
+    return ModelFailure(kind, shortened(f"{endpoint.name}: {said}"), status, retry_after(_headers(error)))
+
+
+def _status(error: Exception) -> int | None:
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) and 100 <= status <= 599 else None
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Return the headers of the response that an exception carries, with lower-case names."""
+    of_response = getattr(getattr(error, "response", None), "headers", None)
+    for headers in (getattr(error, "litellm_response_headers", None), of_response):
+        if isinstance(headers, Mapping) and headers:
+            return {str(name).lower().removeprefix("llm_provider-"): str(value) for name, value in headers.items()}
+    return {}
+
+
+async def _library() -> Any:
+    """Return LiteLLM, imported off the loop because it takes seconds; None where it is not installed."""
+    if find_spec("litellm") is None:
+        return None
+    return await asyncio.to_thread(_import)
+
+
+def _import() -> Any:
+    os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
+    library: Any = importlib.import_module("litellm")
+    library.suppress_debug_info = True
+    library.telemetry = False
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # it logs prompts and parts of keys
+    return library
+
+
+def _not_installed(endpoint: ModelEndpoint) -> str:
+    return (
+        f"model.name {endpoint.name} needs LiteLLM, which is not installed: install pilothouse[litellm], or name an "
+        "OpenAI-compatible endpoint as openai/<model> with apiBase"
+    )

@@ -1,0 +1,267 @@
+"""Calls OpenAI-compatible endpoints over httpx: the fast path, without a provider's library."""
+
+import asyncio
+import ipaddress
+import json
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+
+from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, Secrets, SecretUnavailable
+from pilothouse_runner.adapters.models import price_table
+from pilothouse_runner.adapters.models.chat import encode_messages, encode_tools, parse_reply, stated_failure
+from pilothouse_runner.adapters.models.failures import Problem, retry_after, stated_problem
+from pilothouse_runner.adapters.models.redaction import Redaction, shortened
+
+PREFIX = "openai/"
+DEFAULT_BASE = "https://api.openai.com/v1"
+DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+MAX_REPLY_BYTES = 8 * 1024 * 1024
+KEEPALIVE_SECONDS = 30.0
+
+_HEADER_SAFE = re.compile(r"[!-~]+")
+_TITLE = re.compile(r"<title[^>]*>([^<]{0,200})", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """One HTTP request, ready to be sent."""
+
+    url: httpx.URL
+    headers: dict[str, str]
+    body: bytes
+    redaction: Redaction
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came back; `body` is None when it was larger than MAX_REPLY_BYTES."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | None
+
+
+class OpenAIModel:
+    """Port `Model` for `openai/<name>`, with or without `apiBase`.
+
+    One connection pool serves the process. Without `apiKeySecretRef` the key comes from OPENAI_API_KEY, but only
+    for OpenAI itself: an `apiBase` never gets a key that was not meant for it.
+    """
+
+    def __init__(self, secrets: Secrets, environ: Mapping[str, str] = os.environ) -> None:
+        self._secrets = secrets
+        self._environ = environ
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: dict[tuple[bool, bool], httpx.AsyncClient] = {}
+
+    async def call(self, request: ModelRequest) -> ModelReply | ModelFailure:
+        """Make one attempt, without streaming; ends within the endpoint's `timeoutSeconds`."""
+        prepared = self._prepare(request)
+        if isinstance(prepared, ModelFailure):
+            return prepared
+        host = prepared.url.netloc.decode("ascii")
+        seconds = request.endpoint.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                answer = await self._send(prepared)
+        except TimeoutError as error:
+            if not deadline.expired():
+                return ModelFailure("Connection", f"{host}: {type(error).__name__}")
+            return ModelFailure("Timeout", f"{host} sent no whole reply within {seconds} s (model.timeoutSeconds)")
+        except httpx.HTTPError as error:
+            return _transport_failure(error, host, prepared.redaction)
+        return read_answer(answer, host, request, prepared.redaction)
+
+    def price(self, endpoint: ModelEndpoint) -> tuple[float, float] | None:
+        """Return US dollars per million (input, output) tokens, or None."""
+        return price_table.price(endpoint)
+
+    def context_window(self, endpoint: ModelEndpoint) -> int | None:
+        """Return the context window in tokens, or None."""
+        return price_table.context_window(endpoint)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._loop is asyncio.get_running_loop():
+            for client in self._clients.values():
+                await client.aclose()
+        self._clients = {}
+
+    def _prepare(self, request: ModelRequest) -> _Prepared | ModelFailure:
+        endpoint = request.endpoint
+        url = chat_url(endpoint.api_base or DEFAULT_BASE)
+        if isinstance(url, ModelFailure):
+            return url
+        key = self._key(endpoint)
+        if isinstance(key, ModelFailure):
+            return key
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json",
+            "accept-encoding": "identity",  # what is read is what is counted
+            "user-agent": f"pilothouse/{version('pilothouse')}",
+        }
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        try:
+            body = json.dumps(encode_body(request, url.host), ensure_ascii=False, allow_nan=False)
+        except ValueError:
+            return ModelFailure("InvalidRequest", "the parameters of a tool hold a number that JSON cannot express")
+        return _Prepared(url, headers, body.encode("utf-8", "replace"), Redaction(key, request))
+
+    def _key(self, endpoint: ModelEndpoint) -> str | ModelFailure:
+        ref = endpoint.api_key_secret_ref
+        if ref is None and endpoint.api_base:
+            return ""
+        if ref is None:
+            where, key = DEFAULT_KEY_VARIABLE, self._environ.get(DEFAULT_KEY_VARIABLE, "").strip()
+        else:
+            try:
+                where, key = f"key {ref.key} of Secret {ref.name}", self._secrets.read(ref.name, ref.key).strip()
+            except SecretUnavailable as error:
+                return ModelFailure("Authentication", shortened(f"{error}; see model.apiKeySecretRef"))
+        if not key:
+            return ModelFailure("Authentication", f"{where} is empty; see model.apiKeySecretRef")
+        if not _HEADER_SAFE.fullmatch(key):
+            message = (
+                f"{where} holds white space or characters that no HTTP header can carry; see model.apiKeySecretRef"
+            )
+            return ModelFailure("Authentication", message)
+        return key
+
+    async def _send(self, prepared: _Prepared) -> _Answer:
+        client = self._client(prepared.url)
+        request = client.build_request("POST", prepared.url, headers=prepared.headers, content=prepared.body)
+        response = await client.send(request, stream=True)
+        try:
+            chunks: list[bytes] = []
+            size = 0
+            async for chunk in response.aiter_bytes():
+                size += len(chunk)
+                if size > MAX_REPLY_BYTES:
+                    return _Answer(response.status_code, response.headers, None)
+                chunks.append(chunk)
+            return _Answer(response.status_code, response.headers, b"".join(chunks))
+        finally:
+            await response.aclose()
+
+    def _client(self, url: httpx.URL) -> httpx.AsyncClient:
+        """Return the pool for this kind of address; a pool belongs to the loop that it was opened in."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._clients = loop, {}
+        is_direct, is_tls = _is_loopback(url.host), url.scheme == "https"
+        client = self._clients.get((is_direct, is_tls))
+        if client is None:
+            # Reading the certificate authorities costs up to half a second: not for plain HTTP. A context without
+            # any trusts nobody, so a proxy on the way cannot turn this into unverified TLS.
+            verify = httpx.create_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            client = httpx.AsyncClient(
+                verify=verify,
+                timeout=None,  # one deadline covers all of the call
+                follow_redirects=False,
+                trust_env=not is_direct,
+                limits=httpx.Limits(max_connections=64, keepalive_expiry=KEEPALIVE_SECONDS),
+            )
+            self._clients[is_direct, is_tls] = client
+        return client
+
+
+def chat_url(base: str) -> httpx.URL | ModelFailure:
+    """Return the address that chat completions are posted to, or why `base` has none."""
+    try:
+        url = httpx.URL(base)
+    except (httpx.InvalidURL, ValueError):
+        return ModelFailure("InvalidRequest", "model.apiBase is no URL")
+    if url.scheme not in ("http", "https") or not url.host:
+        return ModelFailure("InvalidRequest", "model.apiBase must begin with http:// or https:// and name a host")
+    if url.userinfo:
+        return ModelFailure("InvalidRequest", "model.apiBase carries a password; use model.apiKeySecretRef")
+    path = url.path.rstrip("/").removesuffix("/chat/completions")
+    return url.copy_with(path=f"{path}/chat/completions", fragment=None)
+
+
+def encode_body(request: ModelRequest, host: str) -> dict[str, Any]:
+    """Return the JSON body of a call to `host`."""
+    endpoint = request.endpoint
+    body: dict[str, Any] = {"model": endpoint.name.removeprefix(PREFIX), "messages": encode_messages(request)}
+    if request.tools:
+        body["tools"] = encode_tools(request.tools)
+    if endpoint.temperature is not None:
+        body["temperature"] = endpoint.temperature
+    if endpoint.max_output_tokens is not None:
+        # OpenAI's reasoning models refuse max_tokens, its other models take both; most other servers know only it.
+        is_openai = host == "api.openai.com" or host.endswith(".openai.azure.com")
+        body["max_completion_tokens" if is_openai else "max_tokens"] = endpoint.max_output_tokens
+    return body
+
+
+def read_answer(answer: _Answer, host: str, request: ModelRequest, redaction: Redaction) -> ModelReply | ModelFailure:
+    """Say what an HTTP response means."""
+    body = _json(answer.body)
+    if not 200 <= answer.status <= 299:
+        problem = stated_problem(body, answer.status) or Problem(answer.status, message=_page_title(answer))
+        if 300 <= answer.status <= 399:
+            problem = Problem(answer.status, message="redirects are not followed; see model.apiBase")
+        failure = stated_failure(problem, redaction, f"{host} answered {answer.status}")
+        return replace(failure, retry_after=retry_after(answer.headers))
+    if answer.body is None:
+        return ModelFailure("Garbage", f"{host} sent more than {MAX_REPLY_BYTES} bytes", answer.status)
+    if body is None:
+        return ModelFailure("Garbage", _garbage_message(answer, host, redaction), answer.status)
+    result = parse_reply(body, request, redaction)
+    if isinstance(result, ModelReply):
+        return result
+    message = shortened(f"{host}: {result.message}")
+    return replace(result, message=message, retry_after=retry_after(answer.headers))
+
+
+def _json(body: bytes | None) -> Any:
+    try:
+        # NaN and Infinity are no JSON, but some servers write them: they mean "not known".
+        return json.loads((body or b"").decode("utf-8-sig"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _garbage_message(answer: _Answer, host: str, redaction: Redaction) -> str:
+    size = len(answer.body or b"")
+    if (answer.body or b"").lstrip().startswith(b"data:"):
+        return f"{host} streams although it was not asked to"
+    stated = answer.headers.get("content-type", "no content-type")
+    title = redaction.excerpt(_page_title(answer))
+    named = f", titled {title!r}" if title else ""
+    return shortened(
+        f"{host} answered 200 with {size} bytes that are no JSON ({redaction.excerpt(stated)[:80]}{named})"
+    )
+
+
+def _page_title(answer: _Answer) -> str:
+    found = _TITLE.search((answer.body or b"")[:20_000].decode("utf-8", "replace"))
+    return found.group(1) if found else ""
+
+
+def _transport_failure(error: httpx.HTTPError, host: str, redaction: Redaction) -> ModelFailure:
+    said = redaction.excerpt(str(error)) or type(error).__name__
+    if isinstance(error, httpx.DecodingError):
+        return ModelFailure("Garbage", shortened(f"{host}: {said}"))
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+        return ModelFailure("InvalidRequest", shortened(f"{host}: {said}; see model.apiBase"))
+    return ModelFailure("Connection", shortened(f"{host}: {said}"))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
