@@ -10,10 +10,10 @@ from pathlib import Path
 from .cgroups import ensure_cgroup
 from .control_plane import FAST_CLIENT, apply, kubectl
 from .credentials import NODE_NAME, ca_certificate
+from .image_archive import PAUSE_IMAGE, images_in, write_pause_image
 from .kernel import remember_settings
 from .needs import cni_folder
 from .network import NODE_IP, NODE_POD_RANGE, POD_RANGE
-from .pause_image import PAUSE_IMAGE, write_pause_image
 from .processes import Component, ensure_running, succeeds, wait_until
 from .state import HERE, Cluster, ClusterError
 
@@ -93,12 +93,23 @@ def ctr(cluster: Cluster, *arguments: str) -> list[str]:
 
 def load_images(cluster: Cluster, archives: Sequence[Path]) -> None:
     """Import OCI or docker archives into the node. Pods then need `imagePullPolicy: IfNotPresent`."""
+    present = _present_images(cluster)
     for archive in archives:
+        images = images_in(archive)
+        if images and images.items() <= present.items():
+            continue  # an import would copy every layer again before it finds out
         done = subprocess.run(
             ctr(cluster, "images", "import", str(archive)), capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise ClusterError(f"cannot load {archive}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _present_images(cluster: Cluster) -> dict[str, str]:
+    """Tag → id of what the node holds."""
+    tool = [str(cluster.tools / "crictl"), "images", "--output=json"]
+    listed = subprocess.run(tool, check=True, capture_output=True, text=True).stdout
+    return {tag: image["id"] for image in json.loads(listed)["images"] for tag in image["repoTags"]}
 
 
 def _load_pause_image(cluster: Cluster) -> None:

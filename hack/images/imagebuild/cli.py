@@ -12,9 +12,13 @@ from .cache import exclusive
 from .inputs import KINDS
 from .steps import BuiltImage, build_image, choose_base
 
+DESCRIPTION = """Build the images of this checkout with docker, podman or buildah, and print their names and archives.
+An unchanged checkout builds nothing. The base image is $PILOTHOUSE_BASE_IMAGE, or python:3.11-slim where it can be
+pulled, or a Debian made by mmdebstrap."""
+
 
 def main_build() -> int:
-    parser = argparse.ArgumentParser(prog="build", description="Build the images of this checkout.")
+    parser = argparse.ArgumentParser(prog="build", description=DESCRIPTION)
     names = [kind.name for kind in KINDS]
     parser.add_argument("which", nargs="?", default="all", choices=[*names, "all"])
     parser.add_argument("--json", action="store_true", help="print JSON in place of shell assignments")

@@ -1,4 +1,4 @@
-"""The image of the pause container, written straight from its one binary: no image builder and no registry needed."""
+"""Archives of images: the pause container's, written straight from its one binary, and what other archives hold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import json
 import platform
 import tarfile
 from pathlib import Path
+
+from .state import ClusterError
 
 PAUSE_IMAGE = "localhost/pilothouse-pause:dev"
 
@@ -28,6 +30,23 @@ def write_pause_image(binary: Path, archive: Path) -> None:
         "manifest.json": json.dumps(manifest).encode(),
     }
     archive.write_bytes(_tar(files, mode=0o644))
+
+
+def images_in(archive: Path) -> dict[str, str]:
+    """Tag → id of the images in a docker archive; nothing of an OCI archive, which names its images otherwise."""
+    try:
+        with tarfile.open(archive) as tar:
+            if "manifest.json" not in tar.getnames():
+                return {}
+            file = tar.extractfile("manifest.json")
+            assert file is not None, "manifest.json is a file"
+            entries = json.load(file)
+    except (OSError, tarfile.TarError) as error:
+        raise ClusterError(f"cannot read the image archive {archive}: {error}") from error
+    ids = {
+        tag: Path(entry["Config"]).name.removesuffix(".json") for entry in entries for tag in entry["RepoTags"] or ()
+    }
+    return {tag: f"sha256:{digest}" for tag, digest in ids.items()}
 
 
 def _tar(files: dict[str, bytes], mode: int) -> bytes:
