@@ -59,8 +59,8 @@ class Expression:
 
 @lru_cache(maxsize=512)
 def _compile(text: str, variables: frozenset[str] | None) -> Expression:
-    environment = _environment(variables or frozenset())
     try:
+        environment = _environment(variables or frozenset())
         return Expression(text, environment.compile(text, disable_check=variables is None))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ExpressionError(f"{_shorten(text)}: {_tidy(str(error))}") from None

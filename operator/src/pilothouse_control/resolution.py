@@ -1,6 +1,5 @@
 """From a run and what it refers to, its plan: frozen, complete, within the platform's ceilings, small enough."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,20 +8,21 @@ from typing import Any
 from pydantic import BaseModel
 
 from pilothouse_api import names
-from pilothouse_api.digests import canonical_json, digest
+from pilothouse_api.digests import digest
 from pilothouse_api.plan import Origin, Plan, PlannedAgent, PlannedText, RunIdentity
-from pilothouse_api.schemas import SchemaError, compile_schema
-from pilothouse_api.signals import END
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
 from pilothouse_api.v1alpha1.agent import AgentLimits, AgentSpec
 from pilothouse_api.v1alpha1.agentrun import Overrides
-from pilothouse_api.v1alpha1.common import LocalRef, SecretKeyRef
-from pilothouse_api.v1alpha1.workflow import RunTotals, Step, WorkflowSpec
+from pilothouse_api.v1alpha1.common import SecretKeyRef
+from pilothouse_api.v1alpha1.workflow import RunTotals, WorkflowSpec
+from pilothouse_control.findings import spell
+from pilothouse_control.inputs import InputRefused, resolve_input
+from pilothouse_control.standalone import workflow_of_agent
 from pilothouse_control.texts import MissingText, resolve_text, text_sites
 from pilothouse_control.tree import walk
+from pilothouse_control.validation import Sources, as_document, validate
 from pilothouse_control.world import Ceilings, Platform, References, needed_references
 
-MAX_INPUT_BYTES = 262_144
 MAX_PLAN_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its metadata included."""
 
@@ -73,7 +73,7 @@ def _resolve(run: AgentRun, known: References) -> Plan:
         spec=spec,
         agents=agents,
         texts=_texts_of([spec, *(agent.spec for agent in agents.values())], known),
-        input=resolve_input(run.spec.input, spec),
+        input=_input_of(run, spec),
         active_deadline_seconds=overrides.active_deadline_seconds or template.active_deadline_seconds,
         max_attempts=overrides.max_attempts or template.max_attempts,
         secrets=_secrets_of([spec, *(agent.spec for agent in agents.values())]),
@@ -99,21 +99,6 @@ def _workflow_of(run: AgentRun, known: References) -> tuple[Origin, WorkflowSpec
     if agent is None:
         raise _Refused("AgentNotFound", f"spec.agentRef: there is no Agent {name}", True)
     return _origin(agent), workflow_of_agent(name, agent.spec)
-
-
-def workflow_of_agent(name: str, spec: AgentSpec) -> WorkflowSpec:
-    """Return the workflow of a run of an Agent alone: one step, every outcome of which finishes the run."""
-    routes = dict.fromkeys(spec.outcome.enum or (), END)
-    step = Step(id=step_id_of(name), kind="Agent", agent_ref=LocalRef(name=name), routes=routes)
-    return WorkflowSpec(steps=[step])
-
-
-def step_id_of(agent: str) -> str:
-    """Return a legal step id for the name of an Agent."""
-    step_id = re.sub(r"[^-a-z0-9_]+", "-", agent.lower()).strip("-_")
-    if not step_id or not step_id[0].isalpha() or step_id in ("end", "default"):
-        step_id = f"agent-{step_id}".rstrip("-")
-    return names.fit(step_id, 63)
 
 
 def _origin(obj: Workflow | Agent) -> Origin:
@@ -173,31 +158,12 @@ def _pod_of(spec: WorkflowSpec, overrides: Overrides, platform: Platform) -> dic
     }
 
 
-def resolve_input(raw_input: Mapping[str, Any], spec: WorkflowSpec) -> dict[str, Any]:
-    """Return the input of a run, defaults filled in; raises `_Refused` where it is too large or does not fit."""
-    merged = {**spec.input.defaults, **raw_input}
-    try:
-        size = len(canonical_json(merged).encode())
-    except (UnicodeEncodeError, ValueError, RecursionError) as error:
-        raise _Refused("InputInvalid", f"spec.input is no JSON: {error}") from None
-    if size > MAX_INPUT_BYTES:
-        hint = "store what is large elsewhere and hand in where it is"
-        raise _Refused("InputTooLarge", f"spec.input has {size} bytes; the limit is {MAX_INPUT_BYTES}: {hint}")
-    reserved = sorted(key for key in merged if key.startswith("_"))
-    if reserved:
-        raise _Refused("InputInvalid", f"spec.input.{reserved[0]}: keys that begin with _ are the engine's own")
-    if spec.input.schema_ is not None:
-        _check_input(merged, spec.input.schema_)
-    return merged
-
-
-def _check_input(merged: dict[str, Any], raw_schema: dict[str, Any]) -> None:
-    try:
-        problems = compile_schema(raw_schema).problems(merged)
-    except SchemaError as error:
-        raise _Refused("InvalidPlan", f"spec.input.schema of the workflow is no JSON Schema: {error}") from None
-    if problems:
-        raise _Refused("InputInvalid", f"spec.input: {'; '.join(problems)} (spec.input.schema of the workflow)")
+def _input_of(run: AgentRun, spec: WorkflowSpec) -> dict[str, Any]:
+    resolved = resolve_input(run.spec.input, spec.input)
+    if isinstance(resolved, InputRefused):
+        place = spell(("spec", "input", *resolved.path))
+        raise _Refused(resolved.reason, f"{place}: {resolved.message}")
+    return resolved
 
 
 def clamp_agent(spec: AgentSpec, ceilings: Ceilings) -> AgentSpec:
@@ -251,13 +217,21 @@ def _cheaper(value: str | None, ceiling: str) -> str:
 def _check_findings(
     run: AgentRun, origin: Origin, spec: WorkflowSpec, agents: Mapping[str, PlannedAgent], known: References
 ) -> None:
-    """Refuse what validation refuses (the same checks as at admission and on the command line)."""
-    tools = [
-        tool.name
-        for agent in agents.values()
-        for tool in agent.spec.tools
-        if tool.step is not None and run.spec.agent_ref is not None
-    ]
-    if tools:
-        what = f"the tool {tools[0]} of Agent {origin.name} is a step of a workflow, and a run of an Agent has none"
-        raise _Refused("InvalidPlan", f"{what}: run a Workflow, or make it an inlineStep")
+    """Refuse what validation refuses: the same checks as at admission and on the command line."""
+    raws: list[dict[str, Any]] = [_raw("Agent", name, agent.spec.to_raw()) for name, agent in agents.items()]
+    if run.spec.workflow_ref is not None:
+        raws.append(_raw("Workflow", origin.name, spec.to_raw()))
+    judged_run = run.spec.model_copy(update={"control": None, "limits": None})
+    raws.append(_raw("AgentRun", run.metadata.name, judged_run.to_raw()))
+    sources = Sources([as_document(raw) for raw in raws], References(config_maps=known.config_maps), is_complete=True)
+    platform = known.platform
+    findings = validate(sources, durable_journal=platform.durable_journal, known_price=platform.known_price)
+    errors = [finding for finding in findings if finding.is_error]
+    if errors:
+        first = errors[0]
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise _Refused("InvalidPlan", f"{first.kind} {first.name}: {first.sentence}{more}")
+
+
+def _raw(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}

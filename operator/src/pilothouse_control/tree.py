@@ -99,3 +99,25 @@ def walk(value: BaseModel, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Ba
         for key, item in children or ():
             if isinstance(item, BaseModel):
                 yield from walk(item, (*path, wire, key))
+
+
+def without_nulls(model: type[BaseModel], raw: Any) -> Any:
+    """Return a raw value without the fields that are null, as the API server prunes them; free JSON is kept whole."""
+    if not isinstance(raw, dict):
+        return raw
+    fields = fields_of(model)
+    return {
+        key: _without_nulls(fields[key], value) if key in fields else value
+        for key, value in raw.items()
+        if value is not None or key not in fields
+    }
+
+
+def _without_nulls(shape: FieldShape, value: Any) -> Any:
+    if shape.model is None:
+        return value
+    if shape.container == "List" and isinstance(value, list):
+        return [without_nulls(shape.model, item) for item in value]
+    if shape.container == "Map" and isinstance(value, dict):
+        return {key: without_nulls(shape.model, item) for key, item in value.items()}
+    return without_nulls(shape.model, value)

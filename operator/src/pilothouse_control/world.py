@@ -1,12 +1,12 @@
 """What decisions are made from: the objects that refer to each other, and what the platform sets."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
-from pilothouse_api.v1alpha1.agent import Skill
+from pilothouse_api.v1alpha1.agent import ModelEndpoint, Skill
 from pilothouse_api.v1alpha1.common import LocalRef, TextSource
 from pilothouse_control.tree import walk
 
@@ -41,6 +41,11 @@ class ConfigMap:
         )
 
 
+def has_stated_price(endpoint: ModelEndpoint) -> bool:
+    """Tell whether the manifest states the price: what is known without any table."""
+    return endpoint.price is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """What no workflow may exceed, set by the platform; None is no ceiling."""
@@ -57,6 +62,7 @@ class Platform:
 
     runner_image: str = ""
     durable_journal: bool = False
+    known_price: Callable[[ModelEndpoint], bool] = has_stated_price
     ceilings: Ceilings = Ceilings()
 
 

@@ -1,0 +1,29 @@
+"""The table of all checks, in the order in which they speak."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pilothouse_control.validation.agents import AGENT_CHECKS
+from pilothouse_control.validation.context import CONTEXT_CHECKS
+from pilothouse_control.validation.graph import GRAPH_CHECKS
+from pilothouse_control.validation.pods import POD_CHECKS
+from pilothouse_control.validation.runs import RUN_CHECKS
+from pilothouse_control.validation.scene import Check
+from pilothouse_control.validation.specs import SPEC_CHECKS
+from pilothouse_control.validation.supervisors import SUPERVISOR_CHECKS
+from pilothouse_control.validation.unsupported import NOT_SUPPORTED
+from pilothouse_control.validation.workflows import WORKFLOW_CHECKS
+
+CHECKS_OF_SPECS = (NOT_SUPPORTED, *SPEC_CHECKS)
+CHECKS_OF_AGENTS = AGENT_CHECKS
+CHECKS_OF_WORKFLOWS = (*WORKFLOW_CHECKS, *GRAPH_CHECKS, *CONTEXT_CHECKS, *POD_CHECKS)
+CHECKS_OF_RUNS = RUN_CHECKS
+CHECKS_OF_SUPERVISORS = SUPERVISOR_CHECKS
+
+CHECKS: Sequence[Check[Any]] = (
+    *CHECKS_OF_SPECS,
+    *CHECKS_OF_AGENTS,
+    *CHECKS_OF_WORKFLOWS,
+    *CHECKS_OF_RUNS,
+    *CHECKS_OF_SUPERVISORS,
+)
