@@ -47,8 +47,9 @@ def up(arguments: argparse.Namespace) -> None:
         if level is Level.NODE:
             node.start_node(cluster)
     verb = "is up" if was_there else "came up"
-    print(f"cluster {cluster.name} ({level}) {verb} in {time.monotonic() - began:.1f} s; logs in {cluster.logs}")
-    print(f'use it:  eval "$({shlex.quote(str(HERE / "cluster"))} env --name {cluster.name})"')
+    took = f"{verb} in {time.monotonic() - began:.1f} s"
+    use = f'eval "$({shlex.quote(str(HERE / "cluster"))} env --name {cluster.name})"'
+    print(f"cluster {cluster.name} ({level}) {took}; logs in {cluster.logs}\nuse it:  {use}")
 
 
 def down(arguments: argparse.Namespace) -> None:
