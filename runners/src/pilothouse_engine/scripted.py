@@ -374,14 +374,15 @@ class ScriptedModel:
             await self._clock.sleep(min(entry.delay_seconds, deadline))
         if entry.delay_seconds >= deadline:
             message = f"turns[{index}] takes {entry.delay_seconds:g} s; model.timeoutSeconds is {deadline:g}"
-            return ModelFailure("Timeout", message, mark=index)
+            return ModelFailure("Timeout", message, mark=index, sent=True)
         if entry.raw is not None:
             message = f"turns[{index}].raw is played by stub-model only; use text, toolCalls or error"
             return ModelFailure("InvalidRequest", message, mark=index)
         if entry.error is not None:
             kind, status, words = _FAILURES[entry.error.kind]
             message = f"{words} (turns[{index}] of the script)"
-            return ModelFailure(kind, message, status, entry.error.retry_after_seconds, mark=index)
+            sent = kind in ("Timeout", "Connection", "Garbage")  # the endpoint had the request and did not refuse it
+            return ModelFailure(kind, message, status, entry.error.retry_after_seconds, mark=index, sent=sent)
         return _reply(index, entry, request)
 
     def price(self, endpoint: ModelEndpoint) -> tuple[float, float] | None:

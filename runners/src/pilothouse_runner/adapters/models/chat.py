@@ -16,7 +16,7 @@ from pilothouse_engine.ports import (
     Usage,
 )
 from pilothouse_engine.replies import ends_early, with_unique_ids
-from pilothouse_runner.adapters.models.failures import Problem, failure_kind, stated_problem
+from pilothouse_runner.adapters.models.failures import Problem, failure_kind, may_be_charged, stated_problem
 from pilothouse_runner.adapters.models.redaction import Redaction, shortened
 
 MAX_TOKENS_OF_A_CALL = 100_000_000
@@ -118,13 +118,14 @@ def parse_reply(body: Any, request: ModelRequest, redaction: Redaction) -> Model
         return stated_failure(problem, redaction, "status 200 with an error")
     message = choice.get("message") if choice is not None else None
     if choice is None or not isinstance(message, Mapping):
-        return ModelFailure("Garbage", "the reply has no choices[0].message", 200)
+        return ModelFailure("Garbage", "the reply has no choices[0].message", 200, sent=True)
     finish = choice.get("finish_reason")
     reason = finish if isinstance(finish, str) else ""
     text, refusal = _content(message)
     calls = with_unique_ids(_calls(message), request)
     if _REFUSED.search(reason) or (refusal and not text and not calls):
-        return ModelFailure("Refused", f"the model refused to answer (finish_reason {redaction.excerpt(reason)})", 200)
+        message = f"the model refused to answer (finish_reason {redaction.excerpt(reason)[:80]})"
+        return ModelFailure("Refused", message, 200, sent=True)
     is_cut = bool(_LENGTH.search(reason)) or any(ends_early(call.arguments) for call in calls)
     return ModelReply(
         text=text,
@@ -141,7 +142,8 @@ def stated_failure(problem: Problem, redaction: Redaction, what: str) -> ModelFa
     said = redaction.excerpt(problem.message)
     kind = failure_kind(problem)
     parts = [what, f" ({code})" if code else "", f": {said}" if said else "", _ADVICE.get((kind, problem.status), "")]
-    return ModelFailure(kind, shortened("".join(parts)), problem.status or 200)
+    sent = may_be_charged(kind, problem.status)
+    return ModelFailure(kind, shortened("".join(parts)), problem.status or 200, sent=sent)
 
 
 _ADVICE: Mapping[tuple[FailureKind, int | None], str] = {

@@ -58,6 +58,19 @@ def failure_kind(problem: Problem) -> FailureKind:
     return _kind_of_code(problem.code) if status is None else _kind_of_status(status)
 
 
+def may_be_charged(kind: FailureKind, status: int | None) -> bool:
+    """Return whether the provider may have worked, and may charge, for an attempt that failed with this answer.
+
+    A gateway that gave up waiting says nothing about what the model behind it did; `status` is None or 200 for a
+    reply that came as one.
+    """
+    if kind in ("Timeout", "Garbage"):
+        return True
+    if status in (None, 200):
+        return kind in ("Refused", "ServerError")
+    return status in (502, 504, 520, 522, 524)
+
+
 def _kind_of_status(status: int) -> FailureKind:
     if status in (401, 403):
         return "Authentication"

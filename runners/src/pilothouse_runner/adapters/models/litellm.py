@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -22,7 +23,14 @@ from pilothouse_engine.ports import (
 )
 from pilothouse_runner.adapters.models import price_table
 from pilothouse_runner.adapters.models.chat import encode_messages, encode_tools, parse_reply
-from pilothouse_runner.adapters.models.failures import Problem, failure_kind, retry_after
+from pilothouse_runner.adapters.models.failures import (
+    MAX_PROBLEM_CHARS,
+    Problem,
+    failure_kind,
+    may_be_charged,
+    retry_after,
+    stated_problem,
+)
 from pilothouse_runner.adapters.models.redaction import Redaction, shortened
 
 _ENVIRONMENT = {
@@ -38,12 +46,15 @@ _KIND_OF_CLASS: Mapping[str, FailureKind] = {
     "Timeout": "Timeout",
     "APITimeoutError": "Timeout",
     "APIConnectionError": "Connection",
-    "MidStreamFallbackError": "Connection",
     "APIResponseValidationError": "Garbage",
     "JSONDecodeError": "Garbage",
     "UnsupportedParamsError": "InvalidRequest",
     "BudgetExceededError": "InvalidRequest",
 }
+
+_MADE_UP_STATUSES = (422, 500)
+"""What LiteLLM puts where a reply of status 200 holds an error, or is none."""
+_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError"})
 
 
 class LiteLLMModel:
@@ -69,7 +80,7 @@ class LiteLLMModel:
             if isinstance(error, TimeoutError) and deadline.expired():
                 seconds = endpoint.timeout_seconds
                 message = f"{endpoint.name}: no whole reply within {seconds} s (model.timeoutSeconds)"
-                return ModelFailure("Timeout", shortened(message))
+                return ModelFailure("Timeout", shortened(message), sent=True)
             return failure_of(error, endpoint, redaction)
         result = parse_reply(response.model_dump(warnings=False), request, redaction)
         if isinstance(result, ModelFailure):
@@ -133,24 +144,49 @@ def _offered(request: ModelRequest) -> tuple[ToolSpec, ...]:
 
 
 def failure_of(error: Exception, endpoint: ModelEndpoint, redaction: Redaction) -> ModelFailure:
-    """Say what an exception of LiteLLM means, by its class name and its status."""
-    names = [cls.__name__ for cls in type(error).__mro__]
-    status = _status(error)
-    message = str(getattr(error, "message", None) or error)[:2000]
-    said = redaction.excerpt(message) or names[0]
-    by_class = next((_KIND_OF_CLASS[name] for name in names if name in _KIND_OF_CLASS), None)
-    if by_class is not None:
-        kind = by_class
-    elif status is not None:
-        kind = failure_kind(Problem(status, message=message))
-    else:
-        kind = "Garbage"  # a KeyError or the like: the reply was not what LiteLLM expects
-    return ModelFailure(kind, shortened(f"{endpoint.name}: {said}"), status, retry_after(_headers(error)))
-
-
-def _status(error: Exception) -> int | None:
+    """Say what an exception of LiteLLM means, by class names, its status, and what it was raised from."""
+    links = _links(error)
+    transport = next((link for link in links if "TransportError" in _class_names(link)), None)
     status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) and 100 <= status <= 599 else None
+    if not any("HTTPStatusError" in _class_names(link) for link in links) and status in _MADE_UP_STATUSES:
+        status = None
+    said = str(transport or getattr(error, "message", None) or error).partition("Traceback (most recent call last)")[0]
+    problem = _problem(error, status, said)
+    kind = next((_KIND_OF_CLASS[name] for name in _class_names(error) if name in _KIND_OF_CLASS), None)
+    if kind is None and transport is not None:
+        kind = "Timeout" if "TimeoutException" in _class_names(transport) else "Connection"
+    kind = kind or failure_kind(problem)
+    is_unsent = any(not _UNSENT.isdisjoint(_class_names(link)) for link in links)
+    return ModelFailure(
+        kind=kind,
+        message=shortened(f"{endpoint.name}: {redaction.excerpt(said) or type(error).__name__}"),
+        status=None if transport is not None else problem.status,
+        retry_after=retry_after(_headers(error)),
+        sent=not is_unsent if kind == "Connection" else may_be_charged(kind, problem.status),
+    )
+
+
+def _links(error: BaseException) -> list[BaseException]:
+    """Return the exception and what it was raised from, at most 12 links."""
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and len(links) < 12:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    return links
+
+
+def _class_names(error: BaseException) -> list[str]:
+    return [cls.__name__ for cls in type(error).__mro__]
+
+
+def _problem(error: Exception, status: object, said: str) -> Problem:
+    """Read the provider's code out of an exception; LiteLLM puts it in the body, or where the status belongs."""
+    number = status if isinstance(status, int) and 100 <= status <= 599 else None
+    body = getattr(error, "body", None)
+    stated = stated_problem(body, number) if isinstance(body, Mapping) else None
+    codes = [stated.code if stated is not None else "", status if isinstance(status, str) else ""]
+    return Problem(number, " ".join(code for code in codes if code)[:200], said[:MAX_PROBLEM_CHARS])
 
 
 def _headers(error: Exception) -> dict[str, str]:
@@ -174,6 +210,8 @@ def _import() -> Any:
     library: Any = importlib.import_module("litellm")
     library.suppress_debug_info = True
     library.telemetry = False
+    # A provider's odd reply is read by parse_reply; the warning would put its content into the log.
+    warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # it logs prompts and parts of keys
     return library

@@ -74,8 +74,9 @@ class OpenAIModel:
                 answer = await self._send(prepared)
         except TimeoutError as error:
             if not deadline.expired():
-                return ModelFailure("Connection", f"{host}: {type(error).__name__}")
-            return ModelFailure("Timeout", f"{host} sent no whole reply within {seconds} s (model.timeoutSeconds)")
+                return ModelFailure("Connection", f"{host}: {type(error).__name__}", sent=True)
+            message = f"{host} sent no whole reply within {seconds} s (model.timeoutSeconds)"
+            return ModelFailure("Timeout", shortened(message), sent=True)
         except httpx.HTTPError as error:
             return _transport_failure(error, host, prepared.redaction)
         return read_answer(answer, host, request, prepared.redaction)
@@ -214,9 +215,9 @@ def read_answer(answer: _Answer, host: str, request: ModelRequest, redaction: Re
         failure = stated_failure(problem, redaction, f"{host} answered {answer.status}")
         return replace(failure, retry_after=retry_after(answer.headers))
     if answer.body is None:
-        return ModelFailure("Garbage", f"{host} sent more than {MAX_REPLY_BYTES} bytes", answer.status)
+        return ModelFailure("Garbage", f"{host} sent more than {MAX_REPLY_BYTES} bytes", answer.status, sent=True)
     if body is None:
-        return ModelFailure("Garbage", _garbage_message(answer, host, redaction), answer.status)
+        return ModelFailure("Garbage", _garbage_message(answer, host, redaction), answer.status, sent=True)
     result = parse_reply(body, request, redaction)
     if isinstance(result, ModelReply):
         return result
@@ -252,10 +253,11 @@ def _page_title(answer: _Answer) -> str:
 def _transport_failure(error: httpx.HTTPError, host: str, redaction: Redaction) -> ModelFailure:
     said = redaction.excerpt(str(error)) or type(error).__name__
     if isinstance(error, httpx.DecodingError):
-        return ModelFailure("Garbage", shortened(f"{host}: {said}"))
+        return ModelFailure("Garbage", shortened(f"{host}: {said}"), sent=True)
     if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
         return ModelFailure("InvalidRequest", shortened(f"{host}: {said}; see model.apiBase"))
-    return ModelFailure("Connection", shortened(f"{host}: {said}"))
+    is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.WriteError)
+    return ModelFailure("Connection", shortened(f"{host}: {said}"), sent=not is_unsent)
 
 
 def _is_loopback(host: str) -> bool:
