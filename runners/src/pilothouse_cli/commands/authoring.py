@@ -1,0 +1,113 @@
+"""`validate`, `graph`, `init`, `stub-model`, `submit`: what an author of workflows needs."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pilothouse_api import names
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_cli.commands.inspecting import print_run, watch_run
+from pilothouse_cli.commands.places import Place
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, EXIT_USAGE, CliError, exit_code
+from pilothouse_cli.graph import as_mermaid, as_svg, as_text, graph_of
+from pilothouse_cli.manifests import Manifests, parse_input, read_documents
+from pilothouse_cli.runs import is_finished
+from pilothouse_cli.starter import write_starter
+from pilothouse_cli.tables import finding_data, findings_view
+from pilothouse_cli.terminal import print_data, say, show, stderr
+from pilothouse_control.documents import Document
+from pilothouse_control.validation import Sources, validate
+from pilothouse_control.world import has_stated_price
+from pilothouse_runner.adapters.models.price_table import price
+
+GRAPH_FORMS = {"text": as_text, "mermaid": as_mermaid, "svg": as_svg}
+
+
+def check_manifests(documents: Sequence[Document]) -> None:
+    """Tell warnings, and refuse manifests with errors."""
+    findings = validate(Sources(documents, is_complete=True), durable_journal=True, known_price=is_price_known)
+    if findings:
+        stderr().print(findings_view(findings))
+    errors = [finding for finding in findings if finding.is_error]
+    if errors:
+        raise CliError(f"{count(len(errors), 'error')} in the manifests", "", EXIT_USAGE)
+
+
+def validate_paths(paths: Sequence[Path], *, strict: bool, output: str) -> int:
+    """Print what validation finds; exit 1 where there is an error.
+
+    What the documents refer to may be in the cluster: that it is not among them is a warning.
+    """
+    sources = Sources(read_documents(paths))
+    findings = validate(sources, durable_journal=True, strict=strict, known_price=is_price_known)
+    errors = sum(finding.is_error for finding in findings)
+    if output in ("json", "yaml"):
+        print_data([finding_data(finding) for finding in findings], output)
+    elif findings:
+        show(findings_view(findings))
+    say(f"{count(errors, 'error')}, {count(len(findings) - errors, 'warning')}")
+    return EXIT_FAILED if errors else EXIT_SUCCEEDED
+
+
+def is_price_known(endpoint: ModelEndpoint) -> bool:
+    """Tell whether a model's price is in its manifest or in LiteLLM's table."""
+    return has_stated_price(endpoint) or price(endpoint) is not None
+
+
+def count(number: int, noun: str) -> str:
+    """Return `no errors`, `1 error`, `2 errors`."""
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+def print_graph(path: Path, workflow: str | None, form: str) -> int:
+    """Print the graph of a workflow."""
+    manifests = Manifests.of(read_documents([path]))
+    choice = [workflow] if workflow else list(manifests.workflows)
+    if len(choice) != 1 or choice[0] not in manifests.workflows:
+        known = ", ".join(manifests.workflows) or "none"
+        raise CliError("name the Workflow whose graph you want", f"--workflow NAME, with one of: {known}")
+    agents = {name: agent.spec for name, agent in manifests.agents.items()}
+    sys.stdout.write(GRAPH_FORMS[form](graph_of(manifests.workflows[choice[0]].spec, agents)))
+    return EXIT_SUCCEEDED
+
+
+def init(folder: Path) -> int:
+    """Write the starter."""
+    for path in write_starter(folder):
+        print(path)
+    say(f"run it with: pilothouse run {folder}")
+    return EXIT_SUCCEEDED
+
+
+def stub_model(script: Path, host: str, port: int) -> int:
+    """Serve a script until it is interrupted."""
+    from pilothouse_cli.stub_model import serve
+
+    serve(script, host, port)
+    return EXIT_SUCCEEDED
+
+
+def submit(
+    place: Place, workflow: str, *, inputs: Sequence[str], name: str | None, wait: bool, follow: bool, output: str
+) -> int:
+    """Make an AgentRun in the cluster."""
+    from pilothouse_cli.cluster_runs import ClusterRuns
+
+    runs = ClusterRuns.connect(place.namespace, place.context, place.kubeconfig)
+    metadata = {"name": name} if name else {"generateName": f"{names.fit(workflow, 52)}-"}
+    run = runs.submit(
+        AgentRun.model_validate(
+            {
+                "kind": "AgentRun",
+                "metadata": metadata,
+                "spec": {"workflowRef": {"name": workflow}, "input": parse_input(inputs, {})},
+            }
+        )
+    )
+    if follow:
+        return watch_run(place, run.metadata.name, "pilothouse")
+    while wait and not is_finished(run):
+        run = runs.wait_for_change(run, 30)
+    print_run(run, "name" if output == "table" and not wait else output)
+    return exit_code(run) if wait else EXIT_SUCCEEDED

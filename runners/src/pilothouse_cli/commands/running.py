@@ -1,0 +1,127 @@
+"""`run` and `resume` of local runs: the host with what a person sees of it."""
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_cli.commands.authoring import check_manifests
+from pilothouse_cli.commands.inspecting import print_run
+from pilothouse_cli.exits import EXIT_USAGE, CliError, exit_code
+from pilothouse_cli.live_view import frame_line, live_view
+from pilothouse_cli.local import advance, create_run, lost_error, new_name, new_run
+from pilothouse_cli.local_runs import LocalRuns
+from pilothouse_cli.local_state import STATE_FOLDER, RunFolder, RunIsGone, merge_patch
+from pilothouse_cli.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
+from pilothouse_cli.runs import snapshot_of
+from pilothouse_cli.tables import target_of
+from pilothouse_cli.terminal import say, stderr, stdout
+from pilothouse_control.resolution import NotResolved, resolve_plan
+from pilothouse_control.world import Platform
+from pilothouse_engine.ports import Frame
+from pilothouse_engine.run import Lost
+
+LOCAL_PLATFORM = Platform(runner_image="local", durable_journal=True)
+REFRESH_PER_SECOND = 8
+
+
+class LineSink:
+    """Tells each frame on a line, for terminals without a live view and for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def emit(self, frame: Frame) -> None:
+        """Print one frame."""
+        line = frame_line(frame)
+        if line is not None:
+            self._console.print(line)
+
+
+class SilentSink:
+    """Tells nothing: a program reads the result."""
+
+    def emit(self, frame: Frame) -> None:
+        """Drop one frame."""
+
+
+class LiveSink:
+    """Keeps the newest frames for the live view."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._frames: deque[Frame] = deque(maxlen=50)
+        self._run = folder.read()
+
+    def emit(self, frame: Frame) -> None:
+        """Keep one frame."""
+        self._frames.append(frame)
+
+    def view(self) -> RenderableType:
+        """Return the view of now; called by the terminal's own thread."""
+        try:
+            self._run = self._folder.read()
+        except (RunIsGone, CliError):
+            pass  # the host finds out by itself; the view shows what was last there
+        return live_view(self._run, list(self._frames), datetime.now(UTC), "pilothouse")
+
+
+def run_manifests(
+    paths: Sequence[Path],
+    *,
+    workflow: str | None,
+    inputs: Sequence[str],
+    settings: Sequence[str],
+    name: str | None,
+    output: str,
+    live: bool,
+) -> int:
+    """Run a workflow of some manifests here, from its beginning; return the exit code."""
+    documents = apply_settings(read_documents(paths), settings)
+    check_manifests(documents)
+    manifests = Manifests.of(documents)
+    template = manifests.template(workflow)
+    spec = merge_patch(template.spec.to_raw(), run_settings(settings))
+    spec["input"] = parse_input(inputs, spec.get("input") or {})
+    target = target_of(template)
+    draft = AgentRun.model_validate({"kind": "AgentRun", "metadata": template.metadata.to_raw(), "spec": spec})
+    run = new_run(draft, name or new_name(target), target)
+    plan = resolve_plan(run, manifests.references(LOCAL_PLATFORM))
+    if isinstance(plan, NotResolved):
+        raise CliError(plan.message, _next_step(plan), EXIT_USAGE)
+    folder = create_run(run, plan, Path(STATE_FOLDER))
+    return drive(folder, output, live=live)
+
+
+def _next_step(plan: NotResolved) -> str:
+    if plan.reason == "InputInvalid":
+        return "set it with --input key=value or --input @file"
+    return "name the folder that holds it too" if plan.is_waiting else ""
+
+
+def drive(folder: RunFolder, output: str, *, live: bool) -> int:
+    """Advance a run here until it ends or is let go; print what came of it and return the exit code."""
+    console = stdout()
+    if output == "table" and live and console.is_terminal:
+        sink = LiveSink(folder)
+        with Live(get_renderable=sink.view, console=console, refresh_per_second=REFRESH_PER_SECOND):
+            end = advance(folder, sink, on_release=_say_releasing)
+    else:
+        end = advance(folder, LineSink(stderr()) if output == "table" else SilentSink(), on_release=_say_releasing)
+    if isinstance(end, Lost):
+        raise lost_error(folder.name, end)
+    runs = LocalRuns.here()
+    run = runs.get(folder.name)
+    print_run(run, output, runs.turns(run) if output == "table" else ())
+    parked = snapshot_of(run).parked
+    if parked is not None and parked.released:
+        say(f"let go of run {folder.name} at turn {parked.turn}; go on with: pilothouse resume {folder.name}")
+    return exit_code(run)
+
+
+def _say_releasing() -> None:
+    say("letting go of the run; once more kills it")

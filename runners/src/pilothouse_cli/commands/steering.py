@@ -1,0 +1,163 @@
+"""`pause`, `resume`, `finish`, `abort`, `steer`, `limit`: a patch, and the wait for its landing."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import RunLimits
+from pilothouse_cli.commands.inspecting import print_run
+from pilothouse_cli.commands.places import Place
+from pilothouse_cli.commands.running import SilentSink, drive
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_PARKED, EXIT_SUCCEEDED, CliError
+from pilothouse_cli.local import advance
+from pilothouse_cli.local_runs import LocalRuns
+from pilothouse_cli.runs import (
+    Answer,
+    Directive,
+    Runs,
+    is_finished,
+    limits_directive,
+    mode_directive,
+    snapshot_of,
+    steer_directive,
+    wait_for_answer,
+)
+from pilothouse_cli.terminal import clean_line, say
+
+TEXT_LIMITS = frozenset({"costBudgetUSD", "onPauseTimeout"})
+
+
+def set_mode(place: Place, name: str, mode: str, *, reason: str | None, wait: bool, timeout: float, output: str) -> int:
+    """Ask for a mode and wait until it has landed."""
+    runs = place.runs_of(name)
+    directive = mode_directive(mode, reason)
+    run = _ask(runs, name, directive)
+    if mode in ("Finish", "Abort") and isinstance(runs, LocalRuns) and not runs.is_advancing(run):
+        # Nothing else would ever end it: this process makes the attempt that does.
+        advance(runs.folder(name), SilentSink())
+        run = runs.get(name)
+    return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
+
+
+def resume(place: Place, name: str, *, wait: bool, timeout: float, output: str, live: bool) -> int:
+    """Go on: a released local run in this process, any other by mode Run."""
+    runs = place.runs_of(name)
+    run = runs.get(name)
+    _check_open(run)
+    wants_pause = run.spec.control is not None and run.spec.control.mode == "Pause"
+    if not isinstance(runs, LocalRuns) or (runs.is_advancing(run) and wants_pause):
+        return set_mode(place, name, "Run", reason=None, wait=wait, timeout=timeout, output=output)
+    if not runs.is_advancing(run) and wants_pause:
+        runs.patch(name, mode_directive("Run").patch)
+    return drive(runs.folder(name), output, live=live)
+
+
+def steer(
+    place: Place, name: str, message: str, *, steer_id: str | None, wait: bool, timeout: float, output: str
+) -> int:
+    """Hand the model a message and wait until it has it."""
+    if not message.strip():
+        raise CliError("a steer message cannot be blank", f'pilothouse steer {name} "what to look at"')
+    runs = place.runs_of(name)
+    directive = steer_directive(steer_id or f"s-{secrets.token_hex(3)}", message)
+    run = _ask(runs, name, directive)
+    return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
+
+
+def set_limits(place: Place, name: str, pairs: Sequence[str], *, wait: bool, timeout: float, output: str) -> int:
+    """Change limits and wait until they hold."""
+    directive = limits_directive(parse_limits(pairs))
+    runs = place.runs_of(name)
+    run = _ask(runs, name, directive)
+    return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
+
+
+def parse_limits(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return the limits of `name=value` words; an empty value takes the limit away. Raises CliError."""
+    known = [field.alias or name for name, field in RunLimits.model_fields.items()]
+    limits: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name not in known:
+            raise CliError(f"{pair!r} is no limit", f"name=value, with one of {', '.join(known)}")
+        if not value:
+            limits[name] = None
+        elif name in TEXT_LIMITS:
+            limits[name] = value
+        elif value.isascii() and value.isdigit():
+            limits[name] = int(value)
+        else:
+            raise CliError(f"{name}={value!r} is no whole number", f"{name}=10")
+    return limits
+
+
+def _ask(runs: Runs, name: str, directive: Directive) -> AgentRun:
+    _check_open(runs.get(name))
+    return runs.patch(name, directive.patch)
+
+
+def _check_open(run: AgentRun) -> None:
+    if is_finished(run):
+        name = run.metadata.name
+        raise CliError(f"run {name} has ended ({run.status.phase})", f"pilothouse show {name}", EXIT_FAILED)
+
+
+def _report(runs: Runs, run: AgentRun, directive: Directive, *, wait: bool, timeout: float, output: str) -> int:
+    if not wait:
+        answer = Answer("Asked")
+    else:
+        run, answer = wait_for_answer(runs, run, directive, timeout)
+    code, sentence = _SENTENCES[answer.state](run, directive.title, answer, timeout)
+    if output == "table":
+        print_line(sentence)
+    else:
+        print_run(run, output)
+        say(sentence)
+    return code
+
+
+def print_line(sentence: str) -> None:
+    """Print what became of a directive: data, for a person."""
+    print(clean_line(sentence, 500), flush=True)
+
+
+def _landed(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[int, str]:
+    return EXIT_SUCCEEDED, f"{run.metadata.name}: {title} landed at turn {answer.turn}"
+
+
+def _asked(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[int, str]:
+    return EXIT_SUCCEEDED, f"{run.metadata.name}: {title} asked for (generation {run.metadata.generation})"
+
+
+def _kept(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[int, str]:
+    name = run.metadata.name
+    return EXIT_SUCCEEDED, f"{name}: {title} is kept and lands when the run goes on: pilothouse resume {name}"
+
+
+def _waiting(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[int, str]:
+    snapshot = snapshot_of(run)
+    where = f"the run is at turn {snapshot.turn} in step {snapshot.step}" if snapshot.step else "it has not begun"
+    name = run.metadata.name
+    return EXIT_PARKED, f"{name}: {title} has not landed within {timeout:g} s, {where}: pilothouse watch {name}"
+
+
+def _ended(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[int, str]:
+    return EXIT_FAILED, f"{run.metadata.name}: {title} came too late, the run has ended ({run.status.phase})"
+
+
+def _not_landed(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[int, str]:
+    return EXIT_FAILED, f"{run.metadata.name}: {title} was answered {answer.state} at turn {answer.turn}"
+
+
+_SENTENCES = {
+    "Landed": _landed,
+    "Asked": _asked,
+    "Kept": _kept,
+    "Waiting": _waiting,
+    "Ended": _ended,
+    "NotLanded": _not_landed,
+    "Superseded": _not_landed,
+    "NotPending": _not_landed,
+    "Expired": _not_landed,
+}

@@ -1,0 +1,169 @@
+"""A workflow's steps and routes as text, Mermaid or SVG: pure functions over its spec."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from pilothouse_api.signals import DEFAULT, END
+from pilothouse_api.v1alpha1.agent import AgentSpec
+from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A route; `is_implied` where the manifest does not write it: the next step in order."""
+
+    source: str
+    signal: str
+    target: str
+    is_implied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Steps that are entered, steps that are tools, and routes."""
+
+    steps: tuple[Step, ...]
+    tools: tuple[Step, ...]
+    edges: tuple[Edge, ...]
+
+
+def graph_of(spec: WorkflowSpec, agents: Mapping[str, AgentSpec]) -> Graph:
+    """Return the graph of a workflow."""
+    steps = tuple(step for step in spec.steps if not step.tool_only)
+    edges: list[Edge] = []
+    for position, step in enumerate(steps):
+        edges += [Edge(step.id, signal, target) for signal, target in step.routes.items()]
+        if DEFAULT not in step.routes and _may_end_default(step, agents):
+            following = steps[position + 1].id if position + 1 < len(steps) else END
+            edges.append(Edge(step.id, DEFAULT, following, is_implied=True))
+    return Graph(steps, tuple(step for step in spec.steps if step.tool_only), tuple(edges))
+
+
+def _may_end_default(step: Step, agents: Mapping[str, AgentSpec]) -> bool:
+    if step.kind == "Approval":
+        return False
+    if step.kind == "Router":
+        return not step.routes
+    agent = step.agent or (agents.get(step.agent_ref.name) if step.agent_ref else None)
+    return agent is None or not agent.outcome.enum if step.kind == "Agent" else True
+
+
+def label_of(step: Step) -> str:
+    """Return kind and agent of a step."""
+    return f"{step.kind} {step.agent_ref.name}" if step.agent_ref else step.kind
+
+
+def as_text(graph: Graph) -> str:
+    """Return the graph for a terminal."""
+    lines: list[str] = []
+    for step in graph.steps:
+        lines.append(f"{step.id}  ({label_of(step)})")
+        edges = [edge for edge in graph.edges if edge.source == step.id]
+        width = max((len(edge.signal) for edge in edges), default=0)
+        lines += [f"  {edge.signal:<{width}} {'⇢' if edge.is_implied else '→'} {edge.target}" for edge in edges]
+    if graph.tools:
+        lines.append("tools: " + ", ".join(f"{step.id} ({step.kind})" for step in graph.tools))
+    return "\n".join(lines) + "\n"
+
+
+def as_mermaid(graph: Graph) -> str:
+    """Return the graph as a Mermaid flowchart."""
+    ids = {step.id: f"s{number}" for number, step in enumerate(graph.steps)}
+    lines = ["flowchart LR"]
+    lines += [f'  {ids[step.id]}["{step.id}<br/><small>{label_of(step)}</small>"]' for step in graph.steps]
+    lines.append("  finish((end))")
+    for edge in graph.edges:
+        arrow = "-.->" if edge.is_implied else "-->"
+        lines.append(f'  {ids[edge.source]} {arrow}|"{edge.signal}"| {ids.get(edge.target, "finish")}')
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------- svg
+
+BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, MARGIN = 190, 46, 300, 92, 24
+
+
+def as_svg(graph: Graph) -> str:
+    """Return the graph as an SVG picture: columns by distance from the first step."""
+    places = _places(graph)
+    width = max(x for x, _ in places.values()) + BOX_WIDTH + MARGIN
+    height = max(y for _, y in places.values()) + BOX_HEIGHT + MARGIN
+    boxes = [_box(step.id, label_of(step), places[step.id]) for step in graph.steps]
+    boxes.append(_box(END, "", places[END]))
+    edges = [_svg_edge(edge, number, places) for number, edge in enumerate(graph.edges) if edge.target in places]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        ' font-family="system-ui, sans-serif" role="img" aria-label="steps and routes">\n'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" fill="#667"/></marker></defs>\n' + "\n".join([*edges, *boxes]) + "\n</svg>\n"
+    )
+
+
+def _places(graph: Graph) -> dict[str, tuple[int, int]]:
+    ranks = _ranks(graph)
+    last = max(ranks.values(), default=0)
+    ranks[END] = last + 1
+    rows: dict[int, int] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for step_id, rank in ranks.items():
+        row = rows.get(rank, 0)
+        rows[rank] = row + 1
+        places[step_id] = (MARGIN + rank * COLUMN, MARGIN + row * ROW)
+    return places
+
+
+def _ranks(graph: Graph) -> dict[str, int]:
+    """Return the distance of each step from the first one; what no route reaches stands in the first column."""
+    ranks: dict[str, int] = {}
+    pending: list[tuple[str, int]] = [(step.id, 0) for step in graph.steps[:1]]
+    while pending:
+        step_id, rank = pending.pop(0)
+        if step_id in ranks or step_id == END:
+            continue
+        ranks[step_id] = rank
+        pending += [(edge.target, rank + 1) for edge in graph.edges if edge.source == step_id]
+    return {step.id: ranks.get(step.id, 0) for step in graph.steps}
+
+
+def _box(title: str, subtitle: str, place: tuple[int, int]) -> str:
+    x, y = place
+    middle = x + BOX_WIDTH // 2
+    return (
+        f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8" fill="#eef3fa" stroke="#446"/>'
+        f'<text x="{middle}" y="{y + (20 if subtitle else 28)}" text-anchor="middle" font-size="14" fill="#112">'
+        f"{escape(_short(title, 24))}</text>"
+        f'<text x="{middle}" y="{y + 36}" text-anchor="middle" font-size="11" fill="#445">'
+        f"{escape(_short(subtitle, 30))}</text>"
+    )
+
+
+def _svg_edge(edge: Edge, number: int, places: Mapping[str, tuple[int, int]]) -> str:
+    (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
+    start = (x1 + BOX_WIDTH, y1 + BOX_HEIGHT // 2)
+    end = (x2, y2 + BOX_HEIGHT // 2)
+    is_back = x2 <= x1
+    bend = 60 + 10 * (number % 4)
+    points = (start[0] + bend, start[1] + (ROW if is_back else 0), end[0] - bend, end[1] + (ROW if is_back else 0))
+    # Labels slide along the curve by number, so that routes between the same columns do not cover each other.
+    along = 0.3 + 0.1 * (number % 4)
+    label = _on_curve(start, points, end, along)
+    dash = ' stroke-dasharray="5 4"' if edge.is_implied else ""
+    return (
+        f'<path d="M{start[0]} {start[1]} C{points[0]} {points[1]} {points[2]} {points[3]} {end[0]} {end[1]}"'
+        f' fill="none" stroke="#667"{dash} marker-end="url(#tip)"/>'
+        f'<text x="{label[0]:.0f}" y="{label[1] - 4:.0f}" font-size="11" text-anchor="middle" fill="#334"'
+        f' stroke="#fff" stroke-width="3" paint-order="stroke">{escape(_short(edge.signal, 24))}</text>'
+    )
+
+
+def _on_curve(
+    start: tuple[int, int], points: tuple[int, int, int, int], end: tuple[int, int], t: float
+) -> tuple[float, float]:
+    weights: Sequence[float] = ((1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3)
+    xs, ys = (start[0], points[0], points[2], end[0]), (start[1], points[1], points[3], end[1])
+    return sum(w * x for w, x in zip(weights, xs, strict=True)), sum(w * y for w, y in zip(weights, ys, strict=True))
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,112 @@
+"""The live view: where a run is, what it has spent, what it called last, and how to steer it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_cli.runs import is_finished, snapshot_of
+from pilothouse_cli.tables import (
+    age,
+    control_lines,
+    cost_line,
+    parked_lines,
+    phase_text,
+    spend,
+    step_line,
+)
+from pilothouse_cli.terminal import clean_line
+from pilothouse_engine.ports import Frame
+
+NEWEST_FRAMES = 6
+
+
+def live_view(run: AgentRun, frames: Sequence[Frame], now: datetime, steer_hint: str) -> RenderableType:
+    """Return the view; `frames` are the newest, `steer_hint` stands before the run's name in commands."""
+    snapshot = snapshot_of(run)
+    head = Text()
+    head.append(run.metadata.name, style="bold")
+    head.append("  ")
+    head.append_text(phase_text(run))
+    head.append(f"  {step_line(snapshot)}  ")
+    head.append(age(run.metadata.creation_timestamp, now), style="dim")
+
+    gauges = Table.grid(padding=(0, 1))
+    gauges.add_row("tokens", _bar(snapshot.tokens.used + snapshot.tokens.held, snapshot.tokens.budget), _tokens(run))
+    gauges.add_row("iterations", _bar(snapshot.iteration, snapshot.max_iterations), str(snapshot.iteration))
+    gauges.add_row("cost", "", cost_line(snapshot))
+
+    lines = [line for frame in frames if (line := frame_line(frame)) is not None][-NEWEST_FRAMES:]
+    newest = [Text(f"  {line}") for line in lines]
+    controls = [Text(f"  {line}", style="magenta") for line in control_lines(snapshot.control)]
+    waits = [Text(f"  {line}", style="magenta") for line in parked_lines(run, snapshot)]
+    return Group(head, gauges, *newest, *controls, *waits, *_how_to_steer(run, steer_hint))
+
+
+def _tokens(run: AgentRun) -> str:
+    tokens = snapshot_of(run).tokens
+    return spend(tokens.used, tokens.budget, tokens.held)
+
+
+def _bar(value: int, limit: int | None) -> RenderableType:
+    return ProgressBar(total=limit, completed=value, width=24) if limit else ""
+
+
+def _how_to_steer(run: AgentRun, hint: str) -> list[Text]:
+    if is_finished(run):
+        return []
+    name = run.metadata.name
+    verbs = f'{hint} pause {name} │ {hint} steer {name} "…" │ {hint} finish {name} │ {hint} abort {name}'
+    return [Text(f"from another terminal: {verbs}", style="dim")]
+
+
+def frame_line(frame: Frame) -> str | None:
+    """Return a frame as one line of a log, None for one that says nothing to a person."""
+    kind = str(frame.get("kind", ""))
+    line = _FRAME_LINES[kind](frame) if kind in _FRAME_LINES else None
+    turn = frame.get("turn")
+    return None if line is None else clean_line(f"turn {turn}: {line}" if turn is not None else line)
+
+
+def _step(frame: Mapping[str, Any]) -> str:
+    signal = f" with {frame['signal']}" if frame.get("signal") else ""
+    return f"step {frame.get('step')} {str(frame.get('event', '')).lower()}{signal}"
+
+
+def _iteration(frame: Mapping[str, Any]) -> str:
+    calls = frame.get("toolCalls") or 0
+    return f"iteration {frame.get('iteration')}, {frame.get('tokens')} tokens, {calls} tool calls"
+
+
+def _tool_call(frame: Mapping[str, Any]) -> str:
+    seconds = frame.get("seconds")
+    took = f" in {seconds:.2f} s" if isinstance(seconds, int | float) else ""
+    return f"{frame.get('tool')} {frame.get('code') or 'ok'}{took}"
+
+
+def _control(frame: Mapping[str, Any]) -> str:
+    name = f" {frame['id']}" if frame.get("id") else ""
+    return f"{frame.get('directive')}{name}: {frame.get('landing')}"
+
+
+def _park(frame: Mapping[str, Any]) -> str:
+    return f"parked: {frame.get('reason')}"
+
+
+def _outcome(frame: Mapping[str, Any]) -> str:
+    return f"ended with {frame.get('signal')} ({frame.get('reason')})"
+
+
+_FRAME_LINES = {
+    "Step": _step,
+    "Iteration": _iteration,
+    "ToolCall": _tool_call,
+    "Control": _control,
+    "Park": _park,
+    "Outcome": _outcome,
+}

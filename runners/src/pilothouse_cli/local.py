@@ -1,0 +1,174 @@
+"""The host of local runs: makes one, goes on with one, and lets go of it at Ctrl-C."""
+
+import asyncio
+import os
+import secrets as randomness
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pilothouse_api import names
+from pilothouse_api.digests import text_digest
+from pilothouse_api.plan import Plan
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_USAGE, CliError
+from pilothouse_cli.local_state import STATE_FOLDER, RawRun, RunFolder, RunIsGone, RunIsLive, make_folder, not_found
+from pilothouse_cli.local_store import LocalRunStore
+from pilothouse_engine.ports import FrameSink, JournalCorrupt, SecretUnavailable
+from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
+from pilothouse_runner.adapters.file_journal import FileJournal
+from pilothouse_runner.adapters.secrets import FileSecrets
+from pilothouse_runner.assembly import open_ports
+
+EXIT_KILLED = 130
+NAMESPACE = "default"
+
+
+class LocalSecrets:
+    """Secrets on a laptop: an environment variable, else a file below `.pilothouse/secrets`."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+        self._files = FileSecrets(folder)
+        self._folder = folder
+        self._environment = environment
+
+    def read(self, name: str, key: str) -> str:
+        """Return the value; raises SecretUnavailable that says where it is looked for."""
+        variable = secret_variable(name, key)
+        if variable in self._environment:
+            return self._environment[variable]
+        try:
+            return self._files.read(name, key)
+        except SecretUnavailable as error:
+            raise SecretUnavailable(f"{error}: set {variable}, or write {self._folder / name / key}") from None
+
+
+def secret_variable(name: str, key: str) -> str:
+    """Return the environment variable that holds one key of a Secret on a laptop."""
+    word = "".join(letter if letter.isalnum() else "_" for letter in f"{name}_{key}")
+    return f"PILOTHOUSE_SECRET_{word.upper()}"
+
+
+def new_run(template: AgentRun, name: str, workflow: str) -> AgentRun:
+    """Return a run as the API server would have stored it; `template` brings spec and labels."""
+    metadata = template.metadata.model_copy(
+        update={
+            "name": name,
+            "namespace": NAMESPACE,
+            "uid": str(uuid.uuid4()),
+            "generation": 1,
+            "resource_version": "1",
+            "creation_timestamp": timestamp(),
+            "labels": {**template.metadata.labels, names.LABEL_WORKFLOW: workflow},
+        }
+    )
+    return template.model_copy(update={"metadata": metadata})
+
+
+def new_name(workflow: str) -> str:
+    """Return a name that no other run has."""
+    return names.fit(f"{workflow}-{randomness.token_hex(3)}", names.MAX_RUN_NAME)
+
+
+def create_run(run: AgentRun, plan: Plan, state: Path) -> RunFolder:
+    """Keep a new run: its object, its plan and its place for a journal."""
+    text = plan.encode()
+    raw: RawRun = {
+        "apiVersion": names.API_VERSION,
+        "kind": "AgentRun",
+        "metadata": run.metadata.to_raw(),
+        "spec": run.spec.to_raw(),
+        "status": {
+            "phase": "Pending",
+            "attempt": 0,
+            "startTime": timestamp(),
+            "plan": {"name": names.PLAN_KEY, "digest": text_digest(text)},
+        },
+    }
+    return make_folder(state, raw, text)
+
+
+def advance(folder: RunFolder, sink: FrameSink, on_release: Callable[[], None] = lambda: None) -> AttemptEnd:
+    """Make the next attempt of a run in this process, until it ends or is let go; raises CliError.
+
+    SIGINT and SIGTERM release the run, `on_release` tells a person; a second SIGINT kills the process, and the
+    journal has what is needed.
+    """
+    try:
+        with folder.hold():
+            plan = load_plan(folder)
+            attempt = _next_attempt(folder)
+            return asyncio.run(_attempt(folder, plan, Attempt(attempt), sink, on_release))
+    except RunIsGone:
+        raise not_found(folder.name, str(folder.path.parent)) from None
+    except RunIsLive as live:
+        raise CliError(
+            f"run {folder.name} is live in process {live.pid}: two processes cannot advance one run",
+            f"pilothouse watch {folder.name}",
+            EXIT_USAGE,
+        ) from None
+    except JournalCorrupt as error:
+        raise CliError(f"the journal of run {folder.name} is damaged: {error}", "", EXIT_FAILED) from None
+
+
+async def _attempt(
+    folder: RunFolder, plan: Plan, attempt: Attempt, sink: FrameSink, on_release: Callable[[], None]
+) -> AttemptEnd:
+    stop = Stop()
+    _release_on_signals(stop, on_release)
+    journal = FileJournal(folder.journal_path, durable=True)
+    store = LocalRunStore(folder, plan.run.uid, attempt.number)
+    secrets = LocalSecrets(Path(STATE_FOLDER) / "secrets")
+    try:
+        async with open_ports(journal=journal, store=store, frames=sink, secrets=secrets) as ports:
+            return await run_attempt(plan, ports, attempt, stop)
+    finally:
+        journal.close()
+
+
+def _release_on_signals(stop: Stop, on_release: Callable[[], None]) -> None:
+    def interrupt() -> None:
+        if stop.is_asked:
+            sys.stderr.write("\nkilled; the journal has what is done\n")
+            os._exit(EXIT_KILLED)
+        stop.release()
+        on_release()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, stop.release)
+
+
+def _next_attempt(folder: RunFolder) -> int:
+    def count(raw: RawRun) -> RawRun:
+        status = raw.get("status") or {}
+        attempt = int(status.get("attempt") or 0) + 1
+        return {**raw, "status": {**status, "attempt": attempt}}
+
+    return int(folder.edit(count)["status"]["attempt"])
+
+
+def load_plan(folder: RunFolder) -> Plan:
+    """Return the plan of a run, which must have the digest that its status says; raises CliError."""
+    digest = ((folder.read_raw().get("status") or {}).get("plan") or {}).get("digest")
+    try:
+        return Plan.decode(folder.plan_path.read_text(), digest)
+    except OSError as error:
+        raise CliError(f"{folder.plan_path} cannot be read: {error.strerror}", "", EXIT_FAILED) from None
+    except ValueError as error:
+        raise CliError(
+            f"{folder.plan_path} cannot be used: {str(error)[:300]}", "start a new run", EXIT_FAILED
+        ) from None
+
+
+def lost_error(name: str, lost: Lost) -> CliError:
+    """Return the error for a run that was taken or removed while this process advanced it."""
+    return CliError(f"run {name} is not this process's any more: {lost.message}", "pilothouse list", EXIT_FAILED)
+
+
+def timestamp() -> str:
+    """Return the wall time, RFC 3339."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

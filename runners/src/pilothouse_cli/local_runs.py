@@ -1,0 +1,153 @@
+"""Local runs, as the verbs see them."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
+from pilothouse_cli.exits import EXIT_FAILED, CliError
+from pilothouse_cli.local_state import (
+    STATE_FOLDER,
+    RawRun,
+    RunFolder,
+    RunIsGone,
+    all_folders,
+    find_folder,
+    merge_patch,
+    not_found,
+)
+from pilothouse_cli.local_store import POLL_SECONDS
+from pilothouse_cli.runs import is_finished, snapshot_of
+from pilothouse_cli.turns import TurnRow, turns_of_journal
+from pilothouse_engine.ports import JournalCorrupt
+from pilothouse_runner.adapters.file_journal import read_entries
+
+_TERMINAL_MODES = {"Finish": ("Finish", "Abort"), "Abort": ("Abort",)}
+
+
+class LocalRuns:
+    """The runs of one `.pilothouse` folder; `Runs`."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self.where = str(state)
+
+    @staticmethod
+    def here() -> "LocalRuns":
+        """Return the local runs of the current folder."""
+        return LocalRuns(Path(STATE_FOLDER))
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a run of that name."""
+        return find_folder(self._state, name) is not None
+
+    def folder(self, name: str) -> RunFolder:
+        """Return the folder of a run; raises CliError."""
+        folder = find_folder(self._state, name)
+        if folder is None:
+            raise not_found(name, self.where)
+        return folder
+
+    def all(self) -> Sequence[AgentRun]:
+        """Return all runs, oldest first; one that is damaged is left out, `show` says what is wrong with it."""
+        runs = []
+        for folder in all_folders(self._state):
+            try:
+                runs.append(_as_seen(folder))
+            except (RunIsGone, CliError):
+                continue
+        return sorted(runs, key=lambda run: (run.metadata.creation_timestamp or "", run.metadata.name))
+
+    def get(self, name: str) -> AgentRun:
+        """Return a run."""
+        try:
+            return _as_seen(self.folder(name))
+        except RunIsGone:
+            raise not_found(name, self.where) from None
+
+    def patch(self, name: str, spec: Mapping[str, Any]) -> AgentRun:
+        """Apply a merge-patch to the spec; judged by the rules that the API server has for it."""
+        folder = self.folder(name)
+        try:
+            folder.edit(lambda raw: _patched(raw, spec), sync=True)
+        except RunIsGone:
+            raise not_found(name, self.where) from None
+        except OSError as error:
+            raise CliError(f"cannot write {folder.run_path}: {error.strerror}", "", EXIT_FAILED) from None
+        return self.get(name)
+
+    def turns(self, run: AgentRun) -> Sequence[TurnRow]:
+        """Return the turns out of the journal."""
+        path = self.folder(run.metadata.name).journal_path
+        try:
+            return turns_of_journal(read_entries(path))
+        except JournalCorrupt as error:
+            raise CliError(f"the journal {path} is damaged: {error}", "", EXIT_FAILED) from None
+
+    def wait_for_change(self, run: AgentRun, timeout: float) -> AgentRun:
+        """Poll the object's file."""
+        ends = time.monotonic() + timeout
+        while True:
+            now = self.get(run.metadata.name)
+            if now != run or time.monotonic() >= ends:
+                return now
+            time.sleep(POLL_SECONDS)
+
+    def is_advancing(self, run: AgentRun) -> bool:
+        """Tell whether a process of this machine holds the run."""
+        return self.folder(run.metadata.name).is_live()
+
+
+def _as_seen(folder: RunFolder) -> AgentRun:
+    """Return the run; where its process has died, its status says so."""
+    run = folder.read()
+    if is_finished(run) or folder.is_live():
+        return run
+    run = folder.read()  # it may have ended between the two looks
+    parked = snapshot_of(run).parked
+    if is_finished(run) or (parked is not None and parked.released):
+        return run
+    return run.model_copy(update={"status": run.status.model_copy(update={"phase": "Pending"})})
+
+
+def _patched(raw: RawRun, patch: Mapping[str, Any]) -> RawRun:
+    before = raw.get("spec") or {}
+    after = merge_patch(before, patch)
+    if after == before:
+        return raw
+    name = raw["metadata"]["name"]
+    try:
+        spec = AgentRunSpec.model_validate(after)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise CliError(
+            f"spec.{field}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r:.80}"
+        ) from None
+    _check_transition(name, raw, before, spec)
+    return {**raw, "spec": after, "metadata": {**raw["metadata"], "generation": raw["metadata"]["generation"] + 1}}
+
+
+def _check_transition(name: str, raw: RawRun, before: Mapping[str, Any], spec: AgentRunSpec) -> None:
+    """Refuse what the CRD's transition rules refuse."""
+    phase = (raw.get("status") or {}).get("phase")
+    if phase in ("Succeeded", "Failed", "Aborted"):
+        raise CliError(f"run {name} has ended ({phase})", f"pilothouse show {name}")
+    control_before = before.get("control") or {}
+    mode_before = control_before.get("mode") or "Run"
+    mode = (spec.control.mode if spec.control else None) or "Run"
+    if mode not in _TERMINAL_MODES.get(mode_before, (mode,)):
+        raise CliError(
+            f"run {name} was told to {mode_before.lower()}, which cannot be taken back",
+            f"pilothouse abort {name}" if mode_before == "Finish" else f"pilothouse show {name}",
+        )
+    for steer_id, message in (spec.control.steer if spec.control else {}).items():
+        was = (control_before.get("steer") or {}).get(steer_id)
+        if was is not None and was != message.to_raw():
+            raise CliError(f"steer message {steer_id} cannot be changed once it is set", "use another --id")
+        if not message.message.strip():
+            raise CliError("a steer message cannot be blank", 'pilothouse steer RUN "what to look at"')

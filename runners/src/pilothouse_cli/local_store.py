@@ -1,0 +1,114 @@
+"""A local run's object as the engine sees it: directives in, snapshots out, fenced like the one in a cluster."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+from pilothouse_cli.exits import CliError
+from pilothouse_cli.local_state import RawRun, RunFolder, RunIsGone
+from pilothouse_cli.local_status import report
+from pilothouse_engine.ports import Directives, StoreFailure
+
+POLL_SECONDS = 0.05
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class LocalRunStore:
+    """One attempt's view of `run.json`; a `RunStore`."""
+
+    def __init__(self, folder: RunFolder, uid: str, attempt: int, now: Callable[[], datetime] = _now) -> None:
+        self._folder = folder
+        self._uid = uid
+        self._attempt = attempt
+        self._now = now
+        self._seen: int | None = None
+
+    async def read(self) -> Directives | StoreFailure:
+        """Return the newest directives, read now."""
+        raw = self._read()
+        if isinstance(raw, StoreFailure):
+            return raw
+        spec, generation = raw.get("spec") or {}, int(raw["metadata"]["generation"])
+        self._seen = generation
+        try:
+            return Directives(
+                uid=self._uid,
+                generation=generation,
+                control=Control.model_validate(spec["control"]) if spec.get("control") is not None else None,
+                limits=RunLimits.model_validate(spec["limits"]) if spec.get("limits") is not None else None,
+                snapshot=(raw.get("status") or {}).get("run"),
+            )
+        except ValidationError as error:
+            return StoreFailure("Refused", f"spec.control or spec.limits cannot be understood: {error}"[:500])
+
+    async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
+        """Replace the snapshot; None when it is stored."""
+
+        def take_in(raw: RawRun) -> RawRun:
+            failure = self._check(raw)
+            if failure is not None:
+                raise _Refusal(failure)
+            status = report(raw.get("status") or {}, snapshot, int(raw["metadata"]["generation"]), self._now())
+            return {**raw, "status": status}
+
+        try:
+            self._folder.edit(take_in)
+        except _Refusal as refusal:
+            return refusal.failure
+        except RunIsGone:
+            return self._gone()
+        except (OSError, CliError) as error:
+            return StoreFailure("Unavailable", str(error))
+        return None
+
+    async def wait(self, timeout: float) -> None:
+        """Return when the run was edited since the last read, or after `timeout` seconds."""
+        ends = asyncio.get_running_loop().time() + timeout
+        looked_at = None
+        while (left := ends - asyncio.get_running_loop().time()) > 0:
+            signature = self._signature()
+            if signature != looked_at:
+                raw = self._read()
+                if isinstance(raw, StoreFailure) or raw["metadata"]["generation"] != self._seen:
+                    return
+                looked_at = signature
+            await asyncio.sleep(min(POLL_SECONDS, left))
+
+    def _read(self) -> RawRun | StoreFailure:
+        try:
+            raw = self._folder.read_raw()
+        except RunIsGone:
+            return self._gone()
+        except CliError as error:
+            return StoreFailure("Unavailable", error.message)
+        return self._check(raw) or raw
+
+    def _check(self, raw: RawRun) -> StoreFailure | None:
+        if raw["metadata"].get("uid") != self._uid:
+            return StoreFailure("Gone", f"the run {self._folder.name} is another one now")
+        attempt = (raw.get("status") or {}).get("attempt")
+        if attempt != self._attempt:
+            return StoreFailure("Fenced", f"the run is at attempt {attempt}, this is attempt {self._attempt}")
+        return None
+
+    def _gone(self) -> StoreFailure:
+        return StoreFailure("Gone", f"{self._folder.run_path} does not exist")
+
+    def _signature(self) -> tuple[int, int] | None:
+        try:
+            stat = self._folder.run_path.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns
+
+
+class _Refusal(Exception):
+    def __init__(self, failure: StoreFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure

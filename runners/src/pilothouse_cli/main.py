@@ -1,0 +1,330 @@
+"""The program: commands and their options. What a command does lies in `commands`, imported when it is called."""
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pilothouse_cli.exits import EXIT_FAILED, CliError
+
+if TYPE_CHECKING:
+    from pilothouse_cli.commands.places import Place
+
+PLUGIN = "kubectl-pilothouse"
+DEFAULT_TIMEOUT = 60.0
+
+app = typer.Typer(
+    name="pilothouse",
+    help="Bounded, supervised, steerable LLM agents: run them here, steer them here and in a cluster.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Output(StrEnum):
+    """Forms of output."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+    name = "name"
+
+
+class GraphForm(StrEnum):
+    """Forms of a graph."""
+
+    text = "text"
+    mermaid = "mermaid"
+    svg = "svg"
+
+
+def _run_names(incomplete: str) -> list[str]:
+    from pilothouse_cli.local_state import STATE_FOLDER, all_folders
+
+    return [folder.name for folder in all_folders(Path(STATE_FOLDER)) if folder.name.startswith(incomplete)]
+
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.", autocompletion=_run_names)]
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or folders with manifests; - reads stdin.")]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Form of what is printed.")]
+Namespace = Annotated[str | None, typer.Option("-n", "--namespace", help="Namespace of a cluster.")]
+Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster of the kubeconfig, not this folder.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Another kubeconfig.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the landing.")]
+Timeout = Annotated[float, typer.Option(help="Longest wait, in seconds.", min=0)]
+Reason = Annotated[str | None, typer.Option(help="Why; kept with the run.")]
+Live = Annotated[bool, typer.Option("--live/--no-live", help="Show a live view on a terminal.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="K=V|@FILE", help="Input of the run; may be repeated.")
+]
+
+
+def _place(namespace: str | None, cluster: bool, context: str | None, kubeconfig: Path | None) -> "Place":
+    from pilothouse_cli.commands.places import Place
+
+    return Place(namespace, cluster or _program() == PLUGIN, context, kubeconfig)
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name
+
+
+def _hint() -> str:
+    return "kubectl pilothouse" if _program() == PLUGIN else "pilothouse"
+
+
+@app.command("run")
+def _run(
+    paths: Paths,
+    workflow: Annotated[str | None, typer.Option(help="Workflow or Agent, where there are several.")] = None,
+    inputs: Inputs = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="workflow.…, agents.NAME.…, limits.… or overrides.…"),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
+    output: OutputOption = Output.table,
+    live: Live = True,
+) -> None:
+    """Run a workflow here, without a cluster; a second terminal steers it."""
+    from pilothouse_cli.commands.running import run_manifests
+
+    raise typer.Exit(
+        run_manifests(
+            paths, workflow=workflow, inputs=inputs or (), settings=settings or (), name=name, output=output, live=live
+        )
+    )
+
+
+@app.command("validate")
+def _validate(
+    paths: Paths,
+    strict: Annotated[bool, typer.Option("--strict", help="What is unwise is wrong.")] = False,
+    output: OutputOption = Output.table,
+) -> None:
+    """Say what is wrong with manifests: file, line, field, what, what to do."""
+    from pilothouse_cli.commands.authoring import validate_paths
+
+    raise typer.Exit(validate_paths(paths, strict=strict, output=output))
+
+
+@app.command("submit")
+def _submit(
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Name of the Workflow.")],
+    inputs: Inputs = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Watch it.")] = False,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Run a Workflow of the cluster there."""
+    from pilothouse_cli.commands.authoring import submit
+
+    place = _place(namespace, True, context, kubeconfig)
+    raise typer.Exit(submit(place, workflow, inputs=inputs or (), name=name, wait=wait, follow=follow, output=output))
+
+
+@app.command("list")
+def _list(
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """List runs: of this folder, or of a namespace."""
+    from pilothouse_cli.commands.inspecting import list_runs
+
+    raise typer.Exit(list_runs(_place(namespace, cluster, context, kubeconfig), output))
+
+
+@app.command("show")
+def _show(
+    run: RunName,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show one run: where it is, what it has spent, what it waits for, how it ended."""
+    from pilothouse_cli.commands.inspecting import show_run
+
+    raise typer.Exit(show_run(_place(namespace, cluster, context, kubeconfig), run, output))
+
+
+@app.command("trace")
+def _trace(
+    run: RunName,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show the turns of a run: calls, tokens, cost, and how each ended."""
+    from pilothouse_cli.commands.inspecting import trace_run
+
+    raise typer.Exit(trace_run(_place(namespace, cluster, context, kubeconfig), run, output))
+
+
+@app.command("watch")
+def _watch(
+    run: RunName,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Watch a run until it ends; leaving changes nothing."""
+    from pilothouse_cli.commands.inspecting import watch_run
+
+    raise typer.Exit(watch_run(_place(namespace, cluster, context, kubeconfig), run, _hint()))
+
+
+def _mode_command(name: str, mode: str, text: str) -> None:
+    def command(
+        run: RunName,
+        reason: Reason = None,
+        wait: Wait = True,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        output: OutputOption = Output.table,
+        namespace: Namespace = None,
+        cluster: Cluster = False,
+        context: Context = None,
+        kubeconfig: Kubeconfig = None,
+    ) -> None:
+        from pilothouse_cli.commands.steering import set_mode
+
+        place = _place(namespace, cluster, context, kubeconfig)
+        raise typer.Exit(set_mode(place, run, mode, reason=reason, wait=wait, timeout=timeout, output=output))
+
+    app.command(name, help=text)(command)
+
+
+_mode_command("pause", "Pause", "Pause a run at its next turn boundary.")
+
+
+@app.command("resume")
+def _resume(
+    run: RunName,
+    wait: Wait = True,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.table,
+    live: Live = True,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Go on with a paused run; a local one that was let go goes on in this process."""
+    from pilothouse_cli.commands.steering import resume
+
+    place = _place(namespace, cluster, context, kubeconfig)
+    raise typer.Exit(resume(place, run, wait=wait, timeout=timeout, output=output, live=live))
+
+
+_mode_command("finish", "Finish", "Let the current step answer once more, then end the run.")
+_mode_command("abort", "Abort", "Abort a run at its next turn boundary or between two tool calls.")
+
+
+@app.command("steer")
+def _steer(
+    run: RunName,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Guidance for the model.")],
+    steer_id: Annotated[str | None, typer.Option("--id", help="Id of the message.")] = None,
+    wait: Wait = True,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Hand the model guidance at the next turn boundary."""
+    from pilothouse_cli.commands.steering import steer
+
+    place = _place(namespace, cluster, context, kubeconfig)
+    raise typer.Exit(steer(place, run, message, steer_id=steer_id, wait=wait, timeout=timeout, output=output))
+
+
+@app.command("limit")
+def _limit(
+    run: RunName,
+    limits: Annotated[list[str], typer.Argument(metavar="K=V", help="tokenBudget=5000 maxIterations=4 …")],
+    wait: Wait = True,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Change limits of a live run; they hold from the next turn boundary."""
+    from pilothouse_cli.commands.steering import set_limits
+
+    place = _place(namespace, cluster, context, kubeconfig)
+    raise typer.Exit(set_limits(place, run, limits, wait=wait, timeout=timeout, output=output))
+
+
+@app.command("init")
+def _init(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder.")] = Path("hello")) -> None:
+    """Write a workflow that runs as it is, with its scripted model and a test."""
+    from pilothouse_cli.commands.authoring import init
+
+    raise typer.Exit(init(folder))
+
+
+@app.command("graph")
+def _graph(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder with the Workflow.")],
+    workflow: Annotated[str | None, typer.Option(help="Workflow, where there are several.")] = None,
+    output: Annotated[GraphForm, typer.Option("-o", "--output", help="Form of the graph.")] = GraphForm.text,
+) -> None:
+    """Print the steps and routes of a workflow."""
+    from pilothouse_cli.commands.authoring import print_graph
+
+    raise typer.Exit(print_graph(path, workflow, output))
+
+
+@app.command("stub-model")
+def _stub_model(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="YAML script of the model's turns.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 4000,
+) -> None:
+    """Serve a script as an OpenAI-compatible model."""
+    from pilothouse_cli.commands.authoring import stub_model
+
+    raise typer.Exit(stub_model(script, host, port))
+
+
+def main() -> None:
+    """Run one command and end the process; whatever goes wrong is said in a sentence."""
+    try:
+        app(prog_name=_hint())
+    except CliError as error:
+        sys.exit(_fail(error.message, error.next_step, error.code))
+    except Exception as error:  # a fault of ours: one sentence, and the traceback for who asks for it
+        if os.environ.get("PILOTHOUSE_DEBUG"):
+            raise
+        said = f"internal fault: {type(error).__name__}: {error}"
+        sys.exit(_fail(said, "PILOTHOUSE_DEBUG=1 shows where", EXIT_FAILED))
+
+
+def _fail(message: str, next_step: str, code: int) -> int:
+    from pilothouse_cli.terminal import clean, say
+
+    say(f"error: {clean(message)}")
+    if next_step:
+        say(f"next:  {clean(next_step)}")
+    return code

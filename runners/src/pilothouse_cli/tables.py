@@ -1,0 +1,283 @@
+"""What a terminal shows of runs: pure functions from objects to tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import ControlAnswer, Landing, Snapshot
+from pilothouse_cli.runs import is_finished, snapshot_of
+from pilothouse_cli.terminal import clean, clean_json, clean_line
+from pilothouse_cli.turns import NANO_DOLLARS, CallRow, TurnRow
+from pilothouse_control.findings import Finding
+
+PHASE_STYLES: Mapping[str, str] = {
+    "Pending": "yellow",
+    "Running": "cyan",
+    "Paused": "magenta",
+    "AwaitingApproval": "magenta",
+    "Succeeded": "green",
+    "Failed": "red",
+    "Aborted": "red",
+}
+
+
+def runs_table(runs: Sequence[AgentRun], now: datetime) -> Table:
+    """Return runs as rows."""
+    table = _table("NAME", "WORKFLOW", "PHASE", "STEP", "TURN", "TOKENS", "COST", "AGE")
+    for run in runs:
+        snapshot = snapshot_of(run)
+        table.add_row(
+            run.metadata.name,
+            target_of(run),
+            phase_text(run),
+            clean_line(snapshot.step or "-"),
+            str(snapshot.turn),
+            f"{snapshot.tokens.used:,}",
+            money(snapshot.cost.used_usd),
+            age(run.metadata.creation_timestamp, now),
+        )
+    return table
+
+
+def run_view(run: AgentRun, now: datetime) -> RenderableType:
+    """Return one run in full."""
+    snapshot = snapshot_of(run)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for name, value in _facts(run, snapshot, now):
+        facts.add_row(name, value)
+    parts: list[RenderableType] = [facts]
+    if snapshot.steps:
+        parts += [Text(), _steps_table(snapshot)]
+    result = run.status.result or snapshot.result
+    if result is not None:
+        parts += [Text(), Text("Result", style="bold"), Text(clean_json(result))]
+    elif snapshot.exit is not None and snapshot.exit.partial:
+        parts += [Text(), Text("Partial answer", style="bold"), Text(clean(snapshot.exit.partial))]
+    return Group(*parts)
+
+
+def _facts(run: AgentRun, snapshot: Snapshot, now: datetime) -> Iterable[tuple[str, str | Text]]:
+    yield "Run", run.metadata.name
+    yield "Workflow", target_of(run)
+    yield "Phase", _phase_line(run)
+    if snapshot.step is not None:
+        yield "Step", step_line(snapshot)
+    yield "Tokens", spend(snapshot.tokens.used, snapshot.tokens.budget, snapshot.tokens.held)
+    yield "Cost", cost_line(snapshot)
+    if snapshot.tool_calls or snapshot.undeclared_tool_calls:
+        yield "Tool calls", tool_counts(snapshot)
+    yield "Started", age(run.metadata.creation_timestamp, now) + " ago"
+    for line in control_lines(snapshot.control):
+        yield "Control", line
+    for unknown in snapshot.effects.unknown:
+        yield "Effect unknown", Text(f"{clean_line(unknown.tool)} ({clean_line(unknown.call_id)})", style="red")
+    for message in parked_lines(run, snapshot):
+        yield "Waits", message
+
+
+def _phase_line(run: AgentRun) -> Text:
+    line = phase_text(run)
+    if run.status.exit is not None:
+        why = f"  {run.status.exit.reason}: {run.status.exit.message}".rstrip(": ")
+        line.append(clean_line(why, 500))
+    elif run.status.phase == "Pending" and run.status.conditions:
+        line.append(clean_line(f"  {run.status.conditions[0].reason}: {run.status.conditions[0].message}", 500))
+    return line
+
+
+def _steps_table(snapshot: Snapshot) -> Table:
+    table = _table("STEP", "VISIT", "KIND", "SIGNAL", "ITERATIONS", "TOKENS")
+    for step in snapshot.steps:
+        signal = clean_line(step.signal) if step.signal else "…"
+        table.add_row(clean_line(step.id), str(step.visit), step.kind, signal, str(step.iterations), f"{step.tokens:,}")
+    return table
+
+
+def turns_table(rows: Sequence[TurnRow]) -> Table:
+    """Return the turns of a run as rows."""
+    table = _table("TURN", "STEP", "ITER", "CALLS", "TOKENS", "COST", "ENDS")
+    for row in rows:
+        for note in row.notes:
+            table.add_row("", Text(clean_line(note), style="magenta"))
+        table.add_row(
+            str(row.turn),
+            clean_line(row.step),
+            str(row.iteration) if row.iteration else "",
+            call_texts(row.calls),
+            f"{row.tokens:,}" if row.tokens else "",
+            money(str(Decimal(row.cost) / NANO_DOLLARS)) if row.cost else "",
+            clean_line(row.ends) or Text(clean_line(row.finish), style="dim"),
+        )
+    return table
+
+
+def call_texts(calls: Sequence[CallRow]) -> Text:
+    """Return calls on lines of their own, with code and seconds."""
+    text = Text()
+    for number, call in enumerate(calls):
+        if number:
+            text.append("\n")
+        text.append(clean_line(call.tool, 63))
+        if not call.is_done:
+            text.append(" …", style="cyan")
+        elif call.code:
+            text.append(f" {call.code}", style="red")
+        if call.seconds is not None:
+            text.append(f" {call.seconds:.2f}s", style="dim")
+    return text
+
+
+def findings_view(findings: Sequence[Finding]) -> RenderableType:
+    """Return what validation found: file, line, field, what, what to do."""
+    return Group(*(_finding_text(finding) for finding in findings))
+
+
+def _finding_text(finding: Finding) -> Text:
+    text = Text()
+    place = f"{finding.file}:{finding.line}:{finding.column}" if finding.line else finding.file
+    text.append(f"{clean_line(place)}: ", style="bold")
+    text.append(finding.severity.lower(), style="red" if finding.is_error else "yellow")
+    owner = f"{finding.kind}/{finding.name} " if finding.kind else ""
+    text.append(f": {clean_line(owner + finding.field)}".rstrip())
+    text.append(f": {clean_line(finding.what, 1000)}")
+    if finding.hint:
+        text.append(f"\n    {clean_line(finding.hint, 1000)}", style="dim")
+    return text
+
+
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """Return a finding for a program."""
+    return {
+        "severity": finding.severity,
+        "check": finding.check,
+        "kind": finding.kind,
+        "name": finding.name,
+        "field": finding.field,
+        "message": finding.what,
+        "hint": finding.hint,
+        "file": finding.file,
+        "line": finding.line,
+        "column": finding.column,
+    }
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def target_of(run: AgentRun) -> str:
+    """Return the name of the workflow, or of the agent, that a run executes."""
+    ref = run.spec.workflow_ref or run.spec.agent_ref
+    return ref.name if ref else "-"
+
+
+def phase_text(run: AgentRun) -> Text:
+    """Return the phase in its colour."""
+    phase = run.status.phase or "Pending"
+    return Text(clean_line(phase), style=PHASE_STYLES.get(phase, ""))
+
+
+def step_line(snapshot: Snapshot) -> str:
+    """Return where the run is."""
+    line = f"{clean_line(snapshot.step or '-')}, turn {snapshot.turn}"
+    if snapshot.iteration:
+        most = f" of {snapshot.max_iterations}" if snapshot.max_iterations else ""
+        line += f", iteration {snapshot.iteration}{most}"
+    return line if snapshot.visit <= 1 else f"{line}, visit {snapshot.visit}"
+
+
+def spend(used: int, budget: int | None, held: int = 0) -> str:
+    """Return what is used of a budget."""
+    line = f"{used:,}" if budget is None else f"{used:,} of {budget:,}"
+    return f"{line} ({held:,} held)" if held else line
+
+
+def cost_line(snapshot: Snapshot) -> str:
+    """Return what the run has cost."""
+    line = money(snapshot.cost.used_usd)
+    if snapshot.cost.budget_usd is not None:
+        line += f" of {money(snapshot.cost.budget_usd)}"
+    return f"{line} and calls of unknown price" if snapshot.cost.unknown else line
+
+
+def tool_counts(snapshot: Snapshot) -> str:
+    """Return how often each tool was called."""
+    counts = [f"{clean_line(tool, 63)} {count}" for tool, count in sorted(snapshot.tool_calls.items())]
+    if snapshot.undeclared_tool_calls:
+        counts.append(f"(undeclared) {snapshot.undeclared_tool_calls}")
+    errors = f"; {snapshot.tool_errors} with errors" if snapshot.tool_errors else ""
+    return ", ".join(counts) + errors
+
+
+def control_lines(control: ControlAnswer) -> list[str]:
+    """Return what became of directives, one line each."""
+    lines = []
+    if control.mode.value != "Run" or control.mode.turn:
+        lines.append(f"{clean_line(control.mode.value)} landed at turn {control.mode.turn}")
+    if control.mode.state:
+        lines.append(f"a newer mode is {clean_line(control.mode.state)}")
+    lines += [f"steer {clean_line(steer_id)} {landing_text(landing)}" for steer_id, landing in control.steer.items()]
+    if control.limits is not None:
+        lines.append(f"limits hold from turn {control.limits.turn}")
+    return lines
+
+
+def landing_text(landing: Landing) -> str:
+    """Return what became of one directive."""
+    at = f" at turn {landing.turn}" if landing.turn is not None else ""
+    return f"{'landed' if landing.state == 'Landed' else landing.state}{at}"
+
+
+def parked_lines(run: AgentRun, snapshot: Snapshot) -> list[str]:
+    """Return what a run waits for, and how it goes on."""
+    if snapshot.parked is None or is_finished(run):
+        return []
+    where = ", released" if snapshot.parked.released else ""
+    wake = f", until {snapshot.parked.wake}" if snapshot.parked.wake and not snapshot.parked.released else ""
+    return [
+        f"{clean_line(snapshot.parked.reason)} since turn {snapshot.parked.turn}{where}{clean_line(wake)}; "
+        f"goes on with: pilothouse resume {run.metadata.name}"
+    ]
+
+
+def money(amount: str) -> str:
+    """Return an amount of US dollars with the digits that say something."""
+    try:
+        value = Decimal(amount)
+    except ArithmeticError:
+        return clean_line(amount, 30)
+    return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+
+
+def age(timestamp: str | None, now: datetime) -> str:
+    """Return how long ago something was."""
+    try:
+        then = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return "-"
+    return duration((now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time as kubectl does: `12s`, `3m4s`, `5h`, `2d`."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s" if whole % 60 else f"{whole // 60}m"
+    return f"{whole // 3600}h" if whole < 86_400 else f"{whole // 86_400}d"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        is_number = column in ("TURN", "TOKENS", "COST", "ITER", "VISIT", "ITERATIONS")
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=column in ("NAME", "TURN", "AGE"))
+    return table

@@ -1,0 +1,150 @@
+"""The turns of a run as rows: from the journal of a local run, from the trace of one in a cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pilothouse_engine import facts
+from pilothouse_engine.ports import RawEntry
+
+NANO_DOLLARS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One tool call; `code` is None where it went well."""
+
+    tool: str
+    code: str | None = None
+    seconds: float | None = None
+    is_done: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """One turn. `ends` is the signal that it ended its step with; `notes` are directives and parks before it."""
+
+    turn: int
+    step: str
+    kind: str = "Agent"
+    iteration: int = 0
+    calls: tuple[CallRow, ...] = ()
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: int | None = None
+    finish: str = ""
+    ends: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Input and output."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(slots=True)
+class _Fold:
+    rows: list[TurnRow] = field(default_factory=list)
+    step: str = ""
+    kind: str = ""
+    notes: tuple[str, ...] = ()
+    tools: dict[str, str] = field(default_factory=dict)
+
+    def begin(self, turn: int, iteration: int = 0) -> None:
+        if self.rows and self.rows[-1].turn == turn:
+            return
+        self.rows.append(TurnRow(turn, self.step, self.kind, iteration, notes=self.notes))
+        self.notes = ()
+
+    def change(self, **changes: Any) -> None:
+        if self.rows:
+            self.rows[-1] = replace(self.rows[-1], **changes)
+
+    def end(self, signal: str) -> None:
+        """Note the signal at the visit's last turn; a visit without one (ended at its boundary) has no row."""
+        if self.rows and self.rows[-1].step == self.step and not self.rows[-1].ends:
+            self.change(ends=signal)
+
+    def spend(self, input_tokens: int, output_tokens: int, cost: int | None) -> None:
+        if self.rows:
+            row = self.rows[-1]
+            known = cost if row.cost is None else row.cost + (cost or 0)
+            self.change(
+                input_tokens=row.input_tokens + input_tokens,
+                output_tokens=row.output_tokens + output_tokens,
+                cost=known,
+            )
+
+    def call(self, tool: str, code: str | None, seconds: float | None) -> None:
+        if self.rows:
+            self.change(calls=(*self.rows[-1].calls, CallRow(tool, code, seconds)))
+
+
+def turns_of_journal(entries: Sequence[RawEntry]) -> list[TurnRow]:
+    """Return the turns that a journal tells of; raises JournalCorrupt."""
+    fold = _Fold()
+    for fact in facts.decode_all(entries):
+        _take(fold, fact)
+    return fold.rows
+
+
+def _take(fold: _Fold, fact: facts.Fact) -> None:
+    match fact:
+        case facts.StepEntered():
+            fold.step, fold.kind = fact.step, fact.kind
+            if fact.turn:
+                fold.begin(fact.turn)
+        case facts.ModelStarted():
+            fold.begin(fact.turn, fact.iteration)
+        case facts.ModelFailed():
+            fold.spend(fact.input, fact.output, fact.cost or None)
+            fold.change(finish=fact.kind)
+        case facts.ReplyReceived():
+            fold.tools = {call.id: call.name for call in fact.calls}
+            fold.spend(fact.input, fact.output, fact.cost)
+            fold.change(finish="ToolCalls" if fact.calls else fact.finish)
+        case facts.CallFinished():
+            fold.call(fold.tools.get(fact.id, fold.step), fact.code, fact.seconds or None)
+        case facts.StepFinished():
+            fold.end(fact.signal)
+        case facts.ModeAnswered() | facts.SteerAnswered() | facts.LimitsLanded() | facts.ParkBegan():
+            fold.notes += (_note(fact),)
+        case _:
+            return
+
+
+def _note(fact: facts.ModeAnswered | facts.SteerAnswered | facts.LimitsLanded | facts.ParkBegan) -> str:
+    match fact:
+        case facts.ModeAnswered():
+            return fact.mode if fact.state == "Landed" else f"{fact.mode}: {fact.state}"
+        case facts.SteerAnswered():
+            return f"steer {fact.id}" if fact.state == "Landed" else f"steer {fact.id}: {fact.state}"
+        case facts.LimitsLanded():
+            return "limits"
+        case facts.ParkBegan():
+            return f"parked: {fact.reason}"
+
+
+def turns_of_trace(frames: Sequence[Mapping[str, Any]]) -> list[TurnRow]:
+    """Return the turns that the newest frames of a run tell of (engine.md §16)."""
+    fold = _Fold()
+    for frame in frames:
+        turn = frame.get("turn")
+        match frame.get("kind"):
+            case "Step" if frame.get("event") == "Finished":
+                fold.step = str(frame.get("step", ""))
+                fold.end(str(frame.get("signal", "")))
+            case "Step":
+                fold.step, fold.kind = str(frame.get("step", "")), str(frame.get("stepKind", ""))
+            case "Iteration" if isinstance(turn, int):
+                fold.begin(turn, int(frame.get("iteration") or 0))
+                fold.spend(int(frame.get("tokens") or 0), 0, None)
+            case "ToolCall":
+                fold.call(str(frame.get("tool", "")), frame.get("code"), frame.get("seconds"))
+            case "Control":
+                fold.notes += (f"{frame.get('directive', '')} {frame.get('landing', '')}".strip(),)
+            case "Park":
+                fold.notes += (f"parked: {frame.get('reason', '')}",)
+            case _:
+                continue
+    return fold.rows

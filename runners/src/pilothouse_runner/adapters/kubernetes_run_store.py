@@ -1,0 +1,340 @@
+"""The run's object on a Kubernetes API server: directives in, fenced snapshots out.
+
+A thin client of its own, because the official one costs a runner two seconds of its start. It knows one object and
+three requests: get it, patch its status, watch it.
+"""
+
+import asyncio
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from pilothouse_api import names
+from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+from pilothouse_engine.ports import Directives, StoreFailure
+
+MAX_RESPONSE_BYTES = 8 * 1024 * 1024
+"""Most that is read of one answer or one watch event; etcd keeps no object over 1.5 MiB."""
+
+READ_DEADLINE_SECONDS = 5.0
+PUBLISH_DEADLINE_SECONDS = 10.0
+REQUEST_TIMEOUT_SECONDS = 4.0
+WATCH_SECONDS = 30
+"""A watch is renewed so often: one that a broken network keeps silent is found out after this time."""
+
+FIRST_RETRY_SECONDS = 0.05
+LONGEST_RETRY_SECONDS = 2.0
+
+_JSON_PATCH = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """Where the API server is, and the files that open it: both are read anew, they are renewed while a run lives."""
+
+    url: str
+    token_path: Path | None = None
+    ca_path: Path | None = None
+
+    @staticmethod
+    def in_cluster(environment: Mapping[str, str] = os.environ) -> "ApiServer":
+        """Return the API server of the cluster that this pod runs in; raises KeyError outside of a pod."""
+        host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
+        host = f"[{host}]" if ":" in host else host
+        folder = Path(names.TOKEN_PATH)
+        return ApiServer(f"https://{host}:{port}", folder / "token", folder / "ca.crt")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: Mapping[str, Any]
+    retry_after: float | None = None
+
+    @property
+    def message(self) -> str:
+        return str(self.body.get("message", ""))[:500] or f"status {self.status}"
+
+    @property
+    def is_transient(self) -> bool:
+        return self.status == 429 or self.status >= 500
+
+
+class KubernetesRunStore:
+    """One attempt's view of its AgentRun; a `RunStore`.
+
+    Every write is fenced by the API server itself: the patch tests the object's uid and `status.attempt`.
+    """
+
+    def __init__(self, server: ApiServer, namespace: str, name: str, uid: str, attempt: int) -> None:
+        self._server = server
+        self._uid = uid
+        self._attempt = attempt
+        self._name = name
+        self._collection = f"/apis/{names.API_VERSION}/namespaces/{namespace}/agentruns"
+        self._http: httpx.AsyncClient | None = None
+        self._publishing = asyncio.Lock()
+        self._waiting: Snapshot | None = None
+        self._published: StoreFailure | None = None
+        self._seen: tuple[Any, ...] | None = None
+        self._version: str | None = None
+        self._broken_watches = 0
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    async def read(self) -> Directives | StoreFailure:
+        """Return the newest directives, read now; retried for a few seconds."""
+        answer = await self._request("GET", f"{self._collection}/{self._name}", READ_DEADLINE_SECONDS)
+        if isinstance(answer, StoreFailure):
+            return answer
+        failure = self._check(answer)
+        if failure is not None:
+            return failure
+        self._seen, self._version = _fingerprint(answer.body), _metadata(answer.body).get("resourceVersion")
+        return _directives(answer.body)
+
+    async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
+        """Replace the snapshot; None when it, or a newer one, is stored. An older one never follows a newer one."""
+        self._waiting = snapshot
+        async with self._publishing:
+            if self._waiting is not None:
+                newest, self._waiting = self._waiting, None
+                self._published = await self._publish(newest)
+            return self._published
+
+    async def wait(self, timeout: float) -> None:
+        """Return when spec, attempt or supervision may have changed since the last read, or after `timeout` seconds.
+
+        A watch that breaks returns early too, after a growing pause: whoever waits reads and finds out.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while self._version is not None:
+                    began = asyncio.get_running_loop().time()
+                    if await self._watch(timeout):
+                        return
+                    if asyncio.get_running_loop().time() - began < 1:
+                        await asyncio.sleep(self._pause_after_broken_watch())
+                await asyncio.sleep(self._pause_after_broken_watch())
+        except TimeoutError:
+            return
+
+    async def _publish(self, snapshot: Snapshot) -> StoreFailure | None:
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": self._uid},
+            {"op": "test", "path": "/status/attempt", "value": self._attempt},
+            {"op": "add", "path": "/status/run", "value": snapshot.to_raw()},
+        ]
+        path = f"{self._collection}/{self._name}/status?fieldManager={names.FIELD_MANAGER_RUNNER}"
+        answer = await self._request("PATCH", path, PUBLISH_DEADLINE_SECONDS, patch)
+        if isinstance(answer, StoreFailure):
+            return answer
+        if answer.status == 422:
+            return await self._explain_refusal(answer)
+        return self._check(answer)
+
+    async def _explain_refusal(self, refusal: _Answer) -> StoreFailure:
+        """Tell a lost fence from an object that the server does not take: by looking, never by the message's words."""
+        answer = await self._request("GET", f"{self._collection}/{self._name}", READ_DEADLINE_SECONDS)
+        if isinstance(answer, StoreFailure):
+            return answer
+        return self._check(answer) or StoreFailure("Refused", f"the snapshot was refused: {refusal.message}")
+
+    def _check(self, answer: _Answer) -> StoreFailure | None:
+        """Return what an answer means for this attempt, or None when the object is there and is this attempt's."""
+        if answer.status == 404:
+            return StoreFailure("Gone", f"the AgentRun {self._name} does not exist")
+        if answer.status in (401, 403):
+            return StoreFailure("Forbidden", answer.message)
+        if answer.is_transient or answer.status == 409:
+            return StoreFailure("Unavailable", answer.message)
+        if answer.status >= 300:
+            return StoreFailure("Refused", answer.message)
+        uid = _metadata(answer.body).get("uid")
+        if uid != self._uid:
+            return StoreFailure("Gone", f"the AgentRun {self._name} is another one now, with the uid {uid}")
+        attempt = (answer.body.get("status") or {}).get("attempt")
+        if attempt != self._attempt:
+            return StoreFailure("Fenced", f"the run is at attempt {attempt}, this is attempt {self._attempt}")
+        return None
+
+    async def _request(
+        self, method: str, path: str, deadline: float, patch: object = None
+    ) -> _Answer | StoreFailure:
+        """Send until there is an answer that another try would not change, or the deadline has passed."""
+        ends = asyncio.get_running_loop().time() + deadline
+        pause = FIRST_RETRY_SECONDS
+        while True:
+            answer = await self._send(method, path, patch)
+            if isinstance(answer, _Answer) and not answer.is_transient and answer.status not in (401, 409):
+                return answer
+            wait = pause if isinstance(answer, StoreFailure) else max(pause, answer.retry_after or 0.0)
+            if asyncio.get_running_loop().time() + wait >= ends:
+                return answer
+            await asyncio.sleep(wait)
+            pause = min(pause * 2, LONGEST_RETRY_SECONDS)
+
+    async def _send(self, method: str, path: str, patch: object) -> _Answer | StoreFailure:
+        content = None if patch is None else json.dumps(patch).encode()
+        headers = {"Content-Type": _JSON_PATCH} if patch is not None else {}
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS), self._stream(method, path, headers, content) as reply:
+                return await _read_answer(reply)
+        except TimeoutError:
+            return self._unavailable(f"no answer within {REQUEST_TIMEOUT_SECONDS:g} s")
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            if isinstance(error, httpx.ConnectError):
+                # A new client reads the CA anew, in case it was renewed.
+                await self.aclose()
+            return self._unavailable(f"{type(error).__name__}: {error}"[:300])
+
+    async def _watch(self, timeout: float) -> bool:
+        """Watch once; return whether the object may have changed. Forgets the version where the watch broke."""
+        seconds = max(1, min(WATCH_SECONDS, int(timeout) + 1))
+        query = httpx.QueryParams(
+            watch="true",
+            fieldSelector=f"metadata.name={self._name}",
+            resourceVersion=self._version or "",
+            timeoutSeconds=str(seconds),
+        )
+        try:
+            async with (
+                asyncio.timeout(seconds + REQUEST_TIMEOUT_SECONDS),
+                self._stream("GET", f"{self._collection}?{query}", {}, None) as reply,
+            ):
+                if reply.status_code != 200:
+                    self._version = None
+                    return False
+                async for line in _bounded_lines(reply):
+                    if self._is_change(json.loads(line)):
+                        return True
+                    self._broken_watches = 0
+        except (httpx.HTTPError, OSError, ValueError):
+            self._version = None
+        return False
+
+    def _is_change(self, event: Mapping[str, Any]) -> bool:
+        body = event.get("object") or {}
+        if event.get("type") == "ERROR":
+            self._version = None
+            return True
+        if event.get("type") == "DELETED" or _fingerprint(body) != self._seen:
+            return True
+        self._version = _metadata(body).get("resourceVersion", self._version)
+        return False
+
+    def _pause_after_broken_watch(self) -> float:
+        self._broken_watches += 1
+        return float(min(0.1 * 2**self._broken_watches, LONGEST_RETRY_SECONDS))
+
+    @asynccontextmanager
+    async def _stream(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes | None
+    ) -> AsyncIterator[httpx.Response]:
+        if self._http is None:
+            self._http = httpx.AsyncClient(
+                base_url=self._server.url,
+                verify=_ssl_context(self._server),
+                trust_env=False,
+                timeout=None,  # each request has a deadline around it
+                limits=httpx.Limits(max_connections=8, keepalive_expiry=60),
+            )
+        sent = {**headers, **self._authorization()}
+        async with self._http.stream(method, path, headers=sent, content=content) as reply:
+            yield reply
+
+    def _authorization(self) -> dict[str, str]:
+        if self._server.token_path is None:
+            return {}
+        return {"Authorization": f"Bearer {self._server.token_path.read_text().strip()}"}
+
+    def _unavailable(self, why: str) -> StoreFailure:
+        return StoreFailure("Unavailable", f"the API server at {self._server.url} does not answer: {why}")
+
+
+def _ssl_context(server: ApiServer) -> ssl.SSLContext | bool:
+    if not server.url.startswith("https:"):
+        return False
+    return ssl.create_default_context(cafile=str(server.ca_path) if server.ca_path else None)
+
+
+async def _read_answer(reply: httpx.Response) -> _Answer:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in reply.aiter_bytes():
+        size += len(piece)
+        if size > MAX_RESPONSE_BYTES:
+            raise ValueError(f"an answer of more than {MAX_RESPONSE_BYTES} bytes")
+        pieces.append(piece)
+    body = _json_object(b"".join(pieces)) if reply.status_code < 300 else _error_body(b"".join(pieces))
+    retry_after = reply.headers.get("Retry-After", "")
+    return _Answer(reply.status_code, body, float(retry_after) if retry_after.isdigit() else None)
+
+
+def _json_object(data: bytes) -> Mapping[str, Any]:
+    body = json.loads(data)
+    if not isinstance(body, dict):
+        raise ValueError("the answer is not a JSON object")
+    return body
+
+
+def _error_body(data: bytes) -> Mapping[str, Any]:
+    try:
+        return _json_object(data)
+    except ValueError:
+        return {"message": data[:200].decode(errors="replace")}
+
+
+async def _bounded_lines(reply: httpx.Response) -> AsyncIterator[bytes]:
+    rest = b""
+    async for piece in reply.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+        if len(rest) > MAX_RESPONSE_BYTES:
+            raise ValueError(f"a watch event of more than {MAX_RESPONSE_BYTES} bytes")
+
+
+def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = body.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _fingerprint(body: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what wakes a waiting run: not its own snapshots, and not the operator's conditions."""
+    metadata, status = _metadata(body), body.get("status") or {}
+    return (
+        metadata.get("uid"),
+        metadata.get("generation"),
+        metadata.get("deletionTimestamp"),
+        status.get("attempt"),
+        json.dumps(status.get("supervision"), sort_keys=True),
+    )
+
+
+def _directives(body: Mapping[str, Any]) -> Directives | StoreFailure:
+    metadata, spec = _metadata(body), body.get("spec") or {}
+    try:
+        return Directives(
+            uid=str(metadata["uid"]),
+            generation=int(metadata["generation"]),
+            control=Control.model_validate(spec["control"]) if spec.get("control") is not None else None,
+            limits=RunLimits.model_validate(spec["limits"]) if spec.get("limits") is not None else None,
+            deleting=metadata.get("deletionTimestamp") is not None,
+            snapshot=(body.get("status") or {}).get("run"),
+        )
+    except (ValidationError, KeyError, ValueError) as error:
+        return StoreFailure("Refused", f"spec.control or spec.limits cannot be understood: {error}"[:500])

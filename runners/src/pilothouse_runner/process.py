@@ -1,0 +1,168 @@
+"""The pod's process: settings, plan, journal, store, engine, and what it says at its end.
+
+Exit codes: 0 the run has ended or was released, 1 a fault, 2 the pod or its plan is wrong, 3 the run is another
+attempt's. What became of the run stands in `status.run`, never in the exit code.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import assert_never
+
+from pilothouse_api import names
+from pilothouse_api.plan import Plan
+from pilothouse_engine.ports import Journal, JournalCorrupt
+from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
+from pilothouse_runner.adapters.file_journal import FileJournal
+from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
+from pilothouse_runner.adapters.secrets import FileSecrets
+from pilothouse_runner.assembly import open_ports
+from pilothouse_runner.log_lines import LogLines, LogLinesHandler
+from pilothouse_runner.settings import RunnerSettings, SettingsError, read_settings
+
+EXIT_OK, EXIT_FAULT, EXIT_WRONG, EXIT_LOST = 0, 1, 2, 3
+
+TERMINATION_LOG = Path("/dev/termination-log")
+MAX_TERMINATION_CHARS = 1000
+
+
+class PlanError(Exception):
+    """The plan cannot be used; the message says why."""
+
+
+class Sigterm:
+    """Remembers a SIGTERM from the first moment on: as process 1 of a container nobody else would."""
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        signal.signal(signal.SIGTERM, self._remember)
+
+    def release(self, stop: Stop) -> None:
+        """Hand the signal to a running attempt: it journals, publishes and lets go."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.release)
+        if self._is_asked:
+            stop.release()
+
+    def _remember(self, number: int, frame: object) -> None:
+        self._is_asked = True
+
+
+def main() -> None:
+    """Run one attempt and end the process."""
+    sigterm = Sigterm()
+    lines = LogLines(sys.stdout, {name: os.environ.get(env) for name, env in _COMMON_FIELDS.items()})
+    logging.getLogger().addHandler(LogLinesHandler(lines))
+    code, message = run_process(os.environ, lines, sigterm)
+    lines.say("runner.exit", "info" if code in (EXIT_OK, EXIT_LOST) else "error", exitCode=code, message=message)
+    lines.close()
+    write_termination_message(message)
+    # Threads of libraries must not keep a pod alive whose run has ended.
+    os._exit(code)
+
+
+_COMMON_FIELDS = {
+    "namespace": names.ENV_RUN_NAMESPACE,
+    "run": names.ENV_RUN_NAME,
+    "attempt": names.ENV_ATTEMPT,
+}
+
+
+def run_process(environment: Mapping[str, str], lines: LogLines, sigterm: Sigterm) -> tuple[int, str]:
+    """Return the exit code and one sentence."""
+    try:
+        settings = read_settings(environment)
+        plan = load_plan(settings)
+        server = ApiServer.in_cluster(environment)
+    except (SettingsError, PlanError) as error:
+        return EXIT_WRONG, str(error)
+    except KeyError as error:
+        return EXIT_WRONG, f"the environment variable {error.args[0]} is not set: a runner runs in a pod"
+    try:
+        end = asyncio.run(run_in_cluster(settings, plan, server, lines, sigterm))
+    except JournalCorrupt as error:
+        return EXIT_FAULT, f"the journal is corrupt: {error}"
+    except Exception as error:  # a fault of ours: the attempt counts as crashed, and a person reads one sentence
+        lines.say("runner.fault", "error", **describe_fault(error))
+        return EXIT_FAULT, f"internal fault: {type(error).__name__}: {error}"
+    return describe_end(end)
+
+
+async def run_in_cluster(
+    settings: RunnerSettings, plan: Plan, server: ApiServer, lines: LogLines, sigterm: Sigterm
+) -> AttemptEnd:
+    """Advance the run with the adapters of a pod."""
+    stop = Stop()
+    sigterm.release(stop)
+    store = KubernetesRunStore(server, settings.namespace, settings.name, settings.uid, settings.attempt)
+    try:
+        async with open_ports(
+            journal=open_journal(settings), store=store, frames=lines, secrets=FileSecrets(settings.secrets_path)
+        ) as ports:
+            return await run_attempt(plan, ports, Attempt(settings.attempt, settings.settle), stop)
+    finally:
+        await store.aclose()
+
+
+def load_plan(settings: RunnerSettings) -> Plan:
+    """Return the plan, which must have the digest that the operator recorded and be this run's; raises PlanError."""
+    try:
+        text = settings.plan_path.read_text()
+        plan = Plan.decode(text, settings.plan_digest)
+    except OSError as error:
+        raise PlanError(f"the plan {settings.plan_path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # pydantic's errors among them
+        raise PlanError(f"the plan cannot be used: {str(error)[:500]}") from None
+    if plan.run.uid != settings.uid:
+        raise PlanError(f"the plan is for the run with the uid {plan.run.uid}, this run's is {settings.uid}")
+    return plan
+
+
+def open_journal(settings: RunnerSettings) -> Journal:
+    """Return the journal that the pod was given."""
+    match settings.journal:
+        case "File":
+            return FileJournal(settings.journal_file, durable=False)
+        case "DurableFile":
+            return FileJournal(settings.journal_file, durable=True)
+        case "Memory":
+            from pilothouse_engine.testing.journal import MemoryJournal
+
+            return MemoryJournal()
+        case _:
+            assert_never(settings.journal)
+
+
+def describe_end(end: AttemptEnd) -> tuple[int, str]:
+    """Return the exit code and one sentence for how an attempt ended."""
+    match end:
+        case Finished(exit=run_exit):
+            return EXIT_OK, f"the run ended with {run_exit.signal} ({run_exit.reason}) {run_exit.message}".strip()
+        case Released(parked=parked):
+            return EXIT_OK, f"released at turn {parked.turn}: {parked.reason}"
+        case Lost(reason=reason, message=message):
+            return EXIT_LOST, f"{reason}: {message}"
+        case _:
+            assert_never(end)
+
+
+def describe_fault(error: BaseException) -> dict[str, str]:
+    """Return a fault's type, text and place, without the values that a traceback would quote."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        place = f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return {"type": type(error).__name__, "message": str(error), "place": place}
+
+
+def write_termination_message(message: str, path: Path = TERMINATION_LOG) -> None:
+    """Leave one sentence for the pod's status, where the kubelet has made a file for it."""
+    try:
+        with path.open("r+") as file:
+            file.write(message[:MAX_TERMINATION_CHARS])
+    except OSError:
+        # No kubelet: the log line has said it.
+        return

@@ -1,0 +1,75 @@
+"""What a runner is told by its pod: environment variables, each named in `pilothouse_api.names`.
+
+Read by hand: pydantic-settings would add 32 modules to the start that a run's author waits for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pilothouse_api import names
+
+JournalKind = Literal["File", "DurableFile", "Memory"]
+"""Where the facts are kept: a file on an emptyDir, a file on a volume that outlives the pod, or nowhere (tests)."""
+
+_JOURNALS: Mapping[str, JournalKind] = {"File": "File", "DurableFile": "DurableFile", "Memory": "Memory"}
+
+
+class SettingsError(Exception):
+    """A variable is missing or wrong; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """One attempt of one run."""
+
+    namespace: str
+    name: str
+    uid: str
+    attempt: int
+    plan_path: Path
+    plan_digest: str
+    secrets_path: Path
+    journal: JournalKind = "File"
+    journal_path: Path = Path(names.JOURNAL_PATH)
+    settle: str | None = None
+
+    @property
+    def journal_file(self) -> Path:
+        """The journal's file; named by the run's uid, since a volume may serve many runs."""
+        return self.journal_path / f"{self.uid}.jsonl"
+
+
+def read_settings(environment: Mapping[str, str]) -> RunnerSettings:
+    """Return the settings of an environment; raises SettingsError."""
+    return RunnerSettings(
+        namespace=_required(environment, names.ENV_RUN_NAMESPACE),
+        name=_required(environment, names.ENV_RUN_NAME),
+        uid=_required(environment, names.ENV_RUN_UID),
+        attempt=_attempt(_required(environment, names.ENV_ATTEMPT)),
+        plan_path=Path(environment.get(names.ENV_PLAN_PATH) or names.PLAN_PATH),
+        plan_digest=_required(environment, names.ENV_PLAN_DIGEST),
+        secrets_path=Path(environment.get(names.ENV_SECRETS_PATH) or names.SECRETS_PATH),
+        journal=_journal(environment.get(names.ENV_JOURNAL) or "File"),
+        settle=environment.get(names.ENV_SETTLE) or None,
+    )
+
+
+def _required(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name)
+    if not value:
+        raise SettingsError(f"the environment variable {name} is not set: a runner is started by the operator")
+    return value
+
+
+def _attempt(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise SettingsError(f"{names.ENV_ATTEMPT} is {text[:40]!r}: attempts count from 1")
+    return int(text)
+
+
+def _journal(text: str) -> JournalKind:
+    if text not in _JOURNALS:
+        raise SettingsError(f"{names.ENV_JOURNAL} is {text[:40]!r}: this runner knows {', '.join(_JOURNALS)}")
+    return _JOURNALS[text]
