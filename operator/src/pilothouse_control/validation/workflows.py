@@ -1,14 +1,11 @@
 """Checks of a workflow as a whole: its agents, tools, totals, schedule, input and deadlines."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
-
-from cronsim import CronSim, CronSimError
 
 from pilothouse_api.schemas import SchemaError, compile_schema
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_control.findings import FieldPath
+from pilothouse_control.schedules import cron_problem, is_time_zone
 from pilothouse_control.validation.agents import (
     TOOL_KINDS,
     endpoints_without_output_tokens,
@@ -16,8 +13,6 @@ from pilothouse_control.validation.agents import (
 )
 from pilothouse_control.validation.scene import AgentSubject, Check, Problem, Scene, UsedAgent, WorkflowSubject
 from pilothouse_control.validation.sentences import did_you_mean, show
-
-_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _place(used: UsedAgent, *below: str | int) -> FieldPath:
@@ -131,26 +126,6 @@ def judge_schedule(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
     if not is_time_zone(schedule.time_zone):
         what = f"there is no time zone {show(schedule.time_zone)}"
         yield Problem((*path, "timeZone"), what, "write a name of the IANA table, such as Europe/Berlin")
-
-
-def cron_problem(cron: str) -> str | None:
-    """Return why a text is no cron expression of five fields, or None."""
-    if len(cron.split()) != 5:
-        return f"it has {len(cron.split())} fields; it must have five"
-    try:
-        CronSim(cron, _ANY_TIME)
-    except CronSimError as error:
-        return f"{show(cron)} is no cron expression: {error}"
-    return None
-
-
-def is_time_zone(name: str) -> bool:
-    """Tell whether there is a time zone of this name."""
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # ZoneInfoNotFoundError, a path, a folder of the table
-        return False
-    return True
 
 
 def judge_input_defaults(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
