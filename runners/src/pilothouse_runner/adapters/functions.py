@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -45,21 +44,26 @@ class ProcessFunctions:
             payload = self._encode(request)
         except (TypeError, ValueError, RecursionError) as error:
             return FunctionFailure("Invalid", f"the arguments are no JSON: {error}")
+        child = _Child(request.max_bytes + REPLY_OVERHEAD)
         try:
-            process = await self._start(request)
+            transport = await self._start(child)
         except OSError as error:
             return FunctionFailure("Died", f"a child process cannot be started: {error.strerror}")
         try:
             async with asyncio.timeout(request.timeout):
-                line = await _talk(process, payload, request.callable)
+                child.feed(payload)
+                await child.answered.wait()
         except TimeoutError:
             return FunctionFailure("Timeout", f"it took longer than {request.timeout:g} s and was killed")
-        except asyncio.LimitOverrunError:
-            return FunctionFailure("TooLarge", f"it sent more than {request.max_bytes:,} bytes")
         finally:
-            _kill_group(process)
-            await process.wait()
-        return _reply_of(line) if line is not None else FunctionFailure("Died", _say_end(process))
+            child.kill()
+            transport.close()
+            await child.exited.wait()
+            _log_output(request.callable, child.printed)
+        if child.is_flooded:
+            return FunctionFailure("TooLarge", f"it sent more than {request.max_bytes:,} bytes")
+        line, end, _ = child.reply.partition(b"\n")
+        return _reply_of(bytes(line)) if end else FunctionFailure("Died", _say_end(transport.get_returncode()))
 
     def _encode(self, request: FunctionRequest) -> bytes:
         value = {
@@ -72,67 +76,84 @@ class ProcessFunctions:
         }
         return json.dumps(value, allow_nan=False).encode()
 
-    async def _start(self, request: FunctionRequest) -> Process:
+    async def _start(self, child: "_Child") -> asyncio.SubprocessTransport:
         # -I: no variable, no user folder and no working directory adds to what the child imports.
-        return await asyncio.create_subprocess_exec(
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: child,
             *(sys.executable, "-I", "-B", "-X", "utf8", str(CHILD)),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE if log.isEnabledFor(logging.INFO) else DEVNULL,
             env=self._environment,
             cwd="/",
             start_new_session=True,
-            limit=request.max_bytes + REPLY_OVERHEAD,
         )
+        return transport
 
 
-async def _talk(process: Process, payload: bytes, name: str) -> bytes | None:
-    """Return the reply line, or None where the child ended without one; raises LimitOverrunError."""
-    assert process.stdin is not None and process.stdout is not None
-    talking = [asyncio.create_task(_feed(process.stdin, payload)), asyncio.create_task(_log_output(process, name))]
-    reading = asyncio.create_task(process.stdout.readuntil(b"\n"))
-    ending = asyncio.create_task(process.wait())
-    try:
-        await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            _kill_group(process)  # what it left behind may hold the pipe open
-        return await reading
-    except asyncio.IncompleteReadError:
-        await ending  # it closed its end of the pipe; it has until the deadline to end
-        return None
-    finally:
-        for task in (*talking, reading, ending):
-            task.cancel()
-        await asyncio.gather(*talking, reading, ending, return_exceptions=True)
+class _Child(asyncio.SubprocessProtocol):
+    """One child: what it sends, bounded as it arrives, and when it ends.
 
+    Not `asyncio.subprocess.Process`: its `wait` waits for the pipes too, and whoever escaped the process group may
+    hold those open for ever.
+    """
 
-async def _feed(stdin: asyncio.StreamWriter, payload: bytes) -> None:
-    try:
+    def __init__(self, max_reply_bytes: int) -> None:
+        self.reply = bytearray()
+        self.printed = bytearray()
+        self.is_flooded = False
+        self.answered = asyncio.Event()
+        """A line came, or none can come any more."""
+        self.exited = asyncio.Event()
+        self._max_reply_bytes = max_reply_bytes
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._is_reply_closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def feed(self, payload: bytes) -> None:
+        """Write the request; a child that ends without reading it is told by how it ends."""
+        assert self._transport is not None
+        stdin = self._transport.get_pipe_transport(0)
+        assert isinstance(stdin, asyncio.WriteTransport)
         stdin.write(payload)
-        await stdin.drain()
-        stdin.close()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it ended before it had read everything; how it ended says more
+        stdin.write_eof()
+
+    def kill(self) -> None:
+        """Kill the process group: the child, and what it started and left behind."""
+        assert self._transport is not None
+        try:
+            os.killpg(self._transport.get_pid(), signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # nobody is left in it
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:  # read away to the end, so that printing never blocks
+            self.printed += data[: MAX_LOGGED_BYTES - len(self.printed)]
+        elif not self.answered.is_set():
+            self.reply += data
+            self.is_flooded = len(self.reply) > self._max_reply_bytes
+            if self.is_flooded or b"\n" in data:
+                self.answered.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._is_reply_closed = True
+            self._end_if_over()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self.kill()  # what it left behind may hold the pipe of the reply open
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        # A child that closed its pipe has until the deadline to end; one that ended may have a reply in the pipe.
+        if self._is_reply_closed and self.exited.is_set():
+            self.answered.set()
 
 
-async def _log_output(process: Process, name: str) -> None:
-    """Log the beginning of what the author's code prints, and read the rest away so that it never blocks."""
-    if process.stderr is None:
-        return
-    head = b""
-    try:
-        while chunk := await process.stderr.read(65536):
-            head += chunk[: MAX_LOGGED_BYTES - len(head)]
-    finally:
-        if head:
-            log.info("%s printed: %s", name, printable(head.decode("utf-8", "replace"), MAX_LOGGED_BYTES))
-
-
-def _kill_group(process: Process) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # nobody is left in it
+def _log_output(name: str, printed: bytearray) -> None:
+    if printed:
+        log.info("%s printed: %s", name, printable(printed.decode("utf-8", "replace"), MAX_LOGGED_BYTES))
 
 
 def _reply_of(line: bytes) -> FunctionReply | FunctionFailure:
@@ -154,8 +175,7 @@ def _reply_of(line: bytes) -> FunctionReply | FunctionFailure:
             return FunctionFailure("Invalid", "its reply has neither output nor signal")
 
 
-def _say_end(process: Process) -> str:
-    code = process.returncode
+def _say_end(code: int | None) -> str:
     if code is not None and code < 0:
         return f"its process was killed by signal {-code} before it returned"
     return f"its process ended with exit code {code} before it returned"

@@ -127,6 +127,8 @@ def _parse(text: str) -> "httpx.URL":
     url = httpx.URL(text)
     if url.scheme not in ("http", "https") or not url.host:
         raise httpx.InvalidURL("it does not begin with http:// or https:// and a host")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise httpx.InvalidURL(f"port {url.port} is not between 1 and 65535")
     if url.userinfo:
         raise httpx.InvalidURL("credentials belong into a header, from a Secret")
     return url
