@@ -1,0 +1,58 @@
+"""`python -m pilothouse_operator`: one operator process."""
+
+import asyncio
+import logging
+import sys
+
+import structlog
+from pydantic import ValidationError
+
+from pilothouse_operator.adapters.connection import LoginError, find_credentials
+from pilothouse_operator.host import Host
+from pilothouse_operator.references import explain
+from pilothouse_operator.settings import OperatorSettings
+
+EXIT_USAGE = 2
+
+
+def configure_logging(level: str) -> None:
+    """Write JSON lines to stderr; Kopf tells only what is wrong, since it would log every object."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format='{"level":"%(levelname)s","event":"%(name)s: %(message)s"}'
+    )
+    logging.getLogger("kopf.objects").setLevel(logging.ERROR)
+
+
+async def _run(settings: OperatorSettings) -> int:
+    return await Host(settings, find_credentials()).run()
+
+
+def main() -> int:
+    """Run until told to stop; return the exit code."""
+    try:
+        settings = OperatorSettings()
+    except ValidationError as error:
+        print(f"PILOTHOUSE_OPERATOR_*: {explain(error)}", file=sys.stderr)
+        return EXIT_USAGE
+    configure_logging(settings.log_level)
+    try:
+        return asyncio.run(_run(settings))
+    except LoginError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,4 @@
+"""Reconcilers, one a kind: each looks at one key, decides with values, writes, and says when to look again.
+
+A reconciler raises only faults (`ApiError`, a bug): the key then comes again after its backoff.
+"""

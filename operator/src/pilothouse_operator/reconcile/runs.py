@@ -1,0 +1,332 @@
+"""AgentRuns: gather, classify, decide, write status, act on pods."""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+import structlog
+from pydantic import ValidationError
+
+from pilothouse_api import names
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, AgentRunStatus, Snapshot
+from pilothouse_control.resolution import NotResolved, resolve_plan
+from pilothouse_operator.adapters.kubernetes import (
+    AGENTRUNS,
+    PODS,
+    AlreadyExists,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Raw,
+)
+from pilothouse_operator.attempts import AttemptPlan, BeginAttempt, MakePod, RemovePod, Stay, plan_attempt
+from pilothouse_operator.cache import Key
+from pilothouse_operator.conditions import is_true
+from pilothouse_operator.desk import Desk
+from pilothouse_operator.events import build_event, plan_events
+from pilothouse_operator.finished import read_finished
+from pilothouse_operator.looks import next_look
+from pilothouse_operator.plans import NoPlan, StoredPlan
+from pilothouse_operator.pods import PodView, read_pod
+from pilothouse_operator.reconcile.writing import write_status
+from pilothouse_operator.references import Unreadable, explain, gather_references
+from pilothouse_operator.situation import Ended, Obstacle, RunView, Seen, Situation, Terms, classify
+from pilothouse_operator.status import operator_part, pending_directives, render_status
+from pilothouse_operator.workloads import PodSettings, build_pod
+
+AT_ONCE = 0.0
+RECHECK_SECONDS = 10.0
+FIRST_REFUSAL = timedelta(seconds=2)
+LONGEST_REFUSAL = timedelta(seconds=60)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The API server refused the pod: why, and when to try again."""
+
+    obstacle: Obstacle
+    retry: datetime
+    pause: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What this process remembers of a run, because no object says it."""
+
+    seen: Seen = field(default_factory=Seen)
+    generation: int = 0
+    refusal: Refusal | None = None
+
+
+class RunReconciler:
+    """Reconciles AgentRuns."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._memory: dict[str, Memory] = {}
+        settings = desk.settings
+        self._pods = PodSettings(
+            settings.runner_image_pull_policy, settings.journal_claim, settings.termination_grace_seconds
+        )
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Look at one run; return after how many seconds to look again."""
+        raw = self._desk.cache.get(key)
+        if raw is None or "deletionTimestamp" in raw["metadata"]:
+            return None
+        run = read_run(raw)
+        if is_true(run.status.conditions, "Finished"):
+            return await self._leave(key, raw, run)
+        view, stored = await self._gather(raw, run)
+        situation = classify(view)
+        plan = plan_attempt(view, situation)
+        if self._needs_proof(view, situation, plan) and not await self._is_pod_as_seen(view):
+            return AT_ONCE
+        raw = await self._report(key, raw, view, situation, plan)
+        if raw is None:
+            return AT_ONCE
+        return await self._act(view, stored, situation, plan)
+
+    # ------------------------------------------------------------ gather
+
+    async def _gather(self, raw: Raw, run: AgentRun) -> tuple[RunView, StoredPlan | None]:
+        now = self._desk.now()
+        snapshot = read_snapshot(run)
+        view = RunView(run, now, snapshot, self._find_pod(run), run.status.plan)
+        view = replace(view, seen=self._look(view))
+        if view.wants_abort and not view.has_begun:
+            return view, None  # nothing will be started: no plan is needed
+        found = await self._find_plan(raw, run)
+        if isinstance(found, StoredPlan):
+            return replace(view, plan=found.report, terms=self._terms(found), obstacle=self._refusal(run)), found
+        obstacle = Obstacle(found.reason, found.message, found.is_waiting, _created(run) or now)
+        return replace(view, terms=self._terms(None), obstacle=obstacle), None
+
+    def _find_pod(self, run: AgentRun) -> PodView | None:
+        if run.status.pod is None:
+            return None
+        raw = self._desk.cache.get(Key("Pod", run.metadata.namespace or "", run.status.pod.name))
+        pod = read_pod(raw) if raw is not None else None
+        return pod if pod is not None and pod.owner_uid == run.metadata.uid else None
+
+    async def _find_plan(self, raw: Raw, run: AgentRun) -> StoredPlan | NoPlan | NotResolved:
+        namespace, uid = run.metadata.namespace or "", run.metadata.uid or ""
+        if run.status.plan is not None:
+            return await self._desk.plans.load(namespace, run.metadata.name, uid, run.status.plan)
+        try:
+            AgentRunSpec.model_validate(raw["spec"])
+            platform = self._desk.settings.platform()
+            known = await gather_references(run, namespace, self._desk.cache, self._desk.client, platform)
+        except ValidationError as error:
+            return NotResolved("InvalidPlan", f"spec: {explain(error)}")
+        except Unreadable as error:
+            return NotResolved("InvalidPlan", str(error))
+        plan = resolve_plan(run, known)
+        return plan if isinstance(plan, NotResolved) else await self._desk.plans.store(plan)
+
+    def _terms(self, stored: StoredPlan | None) -> Terms:
+        settings = self._desk.settings
+        terms = Terms(
+            abort_grace=timedelta(seconds=settings.abort_grace_seconds),
+            is_journal_durable=settings.is_journal_durable,
+        )
+        if stored is None:
+            return terms
+        deadline = timedelta(seconds=stored.plan.active_deadline_seconds)
+        return replace(terms, max_attempts=stored.plan.max_attempts, active_deadline=deadline)
+
+    def _look(self, view: RunView) -> Seen:
+        """Return when things were first seen, and remember it."""
+        uid, generation = view.run.metadata.uid or "", view.run.metadata.generation or 0
+        memory = self._memory.get(uid, Memory())
+        before = memory.seen if memory.generation == generation else replace(memory.seen, directive=None)
+        seen = Seen(
+            abort=(before.abort or view.now) if view.wants_abort else None,
+            directive=(before.directive or view.now) if pending_directives(view) else None,
+            exit=(before.exit or view.now) if view.snapshot and view.snapshot.exit else None,
+        )
+        self._memory[uid] = replace(memory, seen=seen, generation=generation)
+        return seen
+
+    def _refusal(self, run: AgentRun) -> Obstacle | None:
+        refusal = self._memory.get(run.metadata.uid or "", Memory()).refusal
+        return refusal.obstacle if refusal else None
+
+    # ------------------------------------------------------------ write
+
+    def _needs_proof(self, view: RunView, situation: Situation, plan: AttemptPlan) -> bool:
+        """Whether the pod must be looked at now and not in the picture: another may run, or none may be known."""
+        if isinstance(plan, BeginAttempt):
+            return view.attempt > 0
+        return isinstance(situation, Ended) and view.run.status.pod is not None
+
+    async def _is_pod_as_seen(self, view: RunView) -> bool:
+        namespace, name = view.run.metadata.namespace or "", view.run.status.pod.name if view.run.status.pod else ""
+        cached = self._desk.cache.get(Key("Pod", namespace, name))
+        try:
+            raw = await self._desk.client.get(PODS, namespace, name)
+        except NotFound:
+            if cached is not None:
+                self._desk.cache.apply(cached, is_deleted=True)
+            return view.pod is None
+        self._desk.cache.apply(raw)
+        pod = read_pod(raw)
+        return (pod if pod.owner_uid == view.run.metadata.uid else None) == view.pod
+
+    async def _report(self, key: Key, raw: Raw, view: RunView, situation: Situation, plan: AttemptPlan) -> Raw | None:
+        """Write status where it differs; None when the object has changed and must be looked at again."""
+        old, new = operator_part(view.run.status), render_status(view, situation, plan)
+        written = await write_status(self._desk, AGENTRUNS, key, raw, old, new)
+        if written is not None and written is not raw:
+            self._tell(written, view.run.status, read_run(written).status, plan, situation)
+        return written
+
+    def _tell(
+        self, raw: Raw, old: AgentRunStatus, new: AgentRunStatus, plan: AttemptPlan, situation: Situation
+    ) -> None:
+        for draft in plan_events(old, new):
+            self._desk.events.post(build_event(raw, draft, self._desk.now()))
+        if new.phase != old.phase:
+            metadata = raw["metadata"]
+            log.info("run.phase", namespace=metadata["namespace"], run=metadata["name"], phase=new.phase)
+            self._touch_workflow(raw)
+        if isinstance(plan, BeginAttempt) and plan.attempts.last_failure:
+            self._desk.metrics.attempts_failed.labels(plan.attempts.last_failure.split(":")[0]).inc()
+        if isinstance(situation, Ended):
+            self._desk.metrics.runs_ended.labels(new.phase).inc()
+
+    def _touch_workflow(self, raw: Raw) -> None:
+        workflow = raw["spec"].get("workflowRef", {}).get("name")
+        if workflow:
+            self._desk.queue.add_after(Key("Workflow", raw["metadata"]["namespace"], workflow), WORKFLOW_DELAY)
+
+    # ------------------------------------------------------------ act
+
+    async def _act(
+        self, view: RunView, stored: StoredPlan | None, situation: Situation, plan: AttemptPlan
+    ) -> float | None:
+        match plan:
+            case BeginAttempt():
+                if plan.is_old_pod_removed and view.pod is not None:
+                    await self._remove(view, view.pod)
+                return AT_ONCE
+            case MakePod():
+                return await self._make(view, stored, plan)
+            case RemovePod():
+                if view.pod is not None:
+                    log.info("pod.removed", run=view.run.metadata.name, pod=view.pod.name, why=plan.why)
+                    await self._remove(view, view.pod)
+                return None
+            case Stay():
+                if isinstance(situation, Ended):
+                    return AT_ONCE
+                return _seconds_until(view, situation, plan.until)
+            case _:
+                assert_never(plan)
+
+    async def _remove(self, view: RunView, pod: PodView) -> None:
+        await self._desk.client.delete(PODS, view.run.metadata.namespace or "", pod.name, uid=pod.uid)
+
+    async def _make(self, view: RunView, stored: StoredPlan | None, plan: MakePod) -> float | None:
+        memory = self._memory[view.run.metadata.uid or ""]
+        if stored is None:
+            return RECHECK_SECONDS
+        if memory.refusal is not None and view.now < memory.refusal.retry:
+            return (memory.refusal.retry - view.now).total_seconds()
+        body = build_pod(stored.plan, stored.report, plan.number, plan.settle, self._pods)
+        try:
+            raw = await self._desk.client.create(PODS, view.run.metadata.namespace or "", body)
+        except AlreadyExists:
+            return await self._adopt(view, body["metadata"]["name"])
+        except (Forbidden, Invalid) as error:
+            return self._refuse(view, _obstacle_of(error, view.now))
+        self._accept(view)
+        self._desk.cache.apply(raw)
+        return None
+
+    async def _adopt(self, view: RunView, name: str) -> float | None:
+        """A pod of that name exists: it is ours only where it has our owner."""
+        raw = await self._desk.client.get(PODS, view.run.metadata.namespace or "", name)
+        if read_pod(raw).owner_uid != view.run.metadata.uid:
+            message = f"pod {name} belongs to another object: delete it, or wait until its owner is cleaned up"
+            return self._refuse(view, Obstacle("PodNameTaken", message, True, view.now))
+        self._accept(view)
+        self._desk.cache.apply(raw)
+        return AT_ONCE
+
+    def _accept(self, view: RunView) -> None:
+        uid = view.run.metadata.uid or ""
+        self._memory[uid] = replace(self._memory[uid], refusal=None)
+
+    def _refuse(self, view: RunView, obstacle: Obstacle) -> float:
+        uid = view.run.metadata.uid or ""
+        memory = self._memory[uid]
+        pause = min(memory.refusal.pause * 2, LONGEST_REFUSAL) if memory.refusal else FIRST_REFUSAL
+        since = memory.refusal.obstacle.since if memory.refusal else view.now
+        refusal = Refusal(replace(obstacle, since=since), view.now + pause, pause)
+        self._memory[uid] = replace(memory, refusal=refusal)
+        return AT_ONCE  # the refusal is shown, then the retry is waited for
+
+    # ------------------------------------------------------------ ends
+
+    async def _leave(self, key: Key, raw: Raw, run: AgentRun) -> float | None:
+        """Label a finished run, so that it leaves the watch, and hand it to those who clean up."""
+        uid = run.metadata.uid or ""
+        self._memory.pop(uid, None)
+        self._desk.plans.forget(uid)
+        record = read_finished(raw)
+        self._desk.finished.add(record, is_fresh=True)
+        self._desk.queue.add(record.key)
+        self._touch_workflow(raw)
+        if names.LABEL_FINISHED not in run.metadata.labels:
+            patch = {"metadata": {"uid": uid, "labels": {names.LABEL_FINISHED: record.phase}}}
+            try:
+                self._desk.cache.apply(await self._desk.client.merge_patch(AGENTRUNS, key.namespace, key.name, patch))
+            except NotFound:
+                self._desk.cache.apply(raw, is_deleted=True)
+        return None
+
+
+WORKFLOW_DELAY = 1.0
+"""How long a workflow's status waits for more of its runs to change: one write then says all."""
+
+
+def read_run(raw: Raw) -> AgentRun:
+    """Return the run, as far as it is understood: a spec that is not leaves a run that will be Blocked."""
+    try:
+        return AgentRun.model_validate(raw)
+    except ValidationError:
+        header = {name: value for name, value in raw.items() if name != "spec"}
+        return AgentRun.model_validate({**header, "spec": {}})
+
+
+def read_snapshot(run: AgentRun) -> Snapshot | None:
+    """Return what the runner reports; a report that is not understood still says that a runner has run."""
+    if run.status.run is None:
+        return None
+    try:
+        return Snapshot.model_validate(run.status.run)
+    except ValidationError as error:
+        log.warning("snapshot.unreadable", run=run.metadata.name, error=explain(error))
+        return Snapshot(attempt=run.status.attempt or 0)
+
+
+def _created(run: AgentRun) -> datetime | None:
+    return datetime.fromisoformat(run.metadata.creation_timestamp) if run.metadata.creation_timestamp else None
+
+
+def _obstacle_of(error: Forbidden | Invalid, now: datetime) -> Obstacle:
+    text = str(error)
+    if "exceeded quota" in text:
+        return Obstacle("QuotaExceeded", text, True, now)
+    if "service account" in text and "not found" in text:
+        return Obstacle("ServiceAccountNotFound", f"{text}; install the chart's runner account there", True, now)
+    return Obstacle("PodRefused", text, False, now)
+
+
+def _seconds_until(view: RunView, situation: Situation, until: datetime | None) -> float | None:
+    moments = [moment for moment in (until, next_look(view, situation)) if moment is not None]
+    return max((min(moments) - view.now).total_seconds(), 0.05) if moments else None

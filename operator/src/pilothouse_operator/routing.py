@@ -1,0 +1,45 @@
+"""Which keys an object concerns: its own, its owner's, and those of what refers to it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pilothouse_api import names
+from pilothouse_operator.cache import Cache, Key, key_of
+
+SOON = 0.0
+SETTLED = 1.0
+"""Seconds until summaries (counts, usedBy) are renewed: more of the same usually follows."""
+
+Wish = tuple[Key, float]
+
+
+def route(raw_object: Mapping[str, Any], cache: Cache) -> Iterator[Wish]:
+    """Yield the keys to look at because of an object, with a delay in seconds."""
+    key = key_of(raw_object)
+    if key.kind == "Pod":
+        run = raw_object["metadata"].get("labels", {}).get(names.LABEL_RUN)
+        if run:
+            yield Key("AgentRun", key.namespace, run), SOON
+        return
+    if key.kind == "AgentRun":
+        yield key, SOON
+        workflow = raw_object.get("spec", {}).get("workflowRef", {}).get("name")
+        if workflow:
+            yield Key("Workflow", key.namespace, workflow), SETTLED
+        return
+    if key.kind != "ConfigMap":
+        yield key, SOON
+    yield from _dependents(key, cache)
+
+
+def _dependents(key: Key, cache: Cache) -> Iterator[Wish]:
+    if key.kind == "Supervisor":
+        return
+    for kind in ("Workflow", "Agent"):
+        for other in cache.keys(kind, key.namespace):
+            if other != key:
+                yield other, SETTLED
+    for run in cache.keys("AgentRun", key.namespace):
+        raw = cache.get(run)
+        if raw is not None and "plan" not in raw.get("status", {}):
+            yield run, SOON

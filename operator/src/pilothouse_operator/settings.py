@@ -1,0 +1,109 @@
+"""What the installation sets: environment variables PILOTHOUSE_OPERATOR_*, checked at start."""
+
+import os
+import socket
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from pilothouse_api import names
+from pilothouse_control.world import Ceilings, Platform
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class CeilingSettings(BaseModel):
+    """Upper bounds of what manifests may ask for; 0 is no bound."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    tool_timeout_seconds: Annotated[int, Field(ge=0)] = 0
+    pause_seconds: Annotated[int, Field(ge=0)] = 0
+    token_budget: Annotated[int, Field(ge=0)] = 0
+    cost_budget_usd: Annotated[str, Field(alias="costBudgetUSD", pattern=r"^[0-9]{1,12}(\.[0-9]{1,9})?$")] = "0"
+
+    def to_ceilings(self) -> Ceilings:
+        """Return the ceilings as decisions read them: None is no ceiling."""
+        return Ceilings(
+            tool_timeout_seconds=self.tool_timeout_seconds or None,
+            pause_seconds=self.pause_seconds or None,
+            token_budget=self.token_budget or None,
+            cost_budget_usd=self.cost_budget_usd if self.cost_budget_usd.strip("0.") else None,
+        )
+
+
+class OperatorSettings(BaseSettings):
+    """Settings of one operator process."""
+
+    model_config = SettingsConfigDict(env_prefix="PILOTHOUSE_OPERATOR_", frozen=True)
+
+    namespace: str = "pilothouse-system"
+    """Where the Lease lies."""
+    identity: str = Field(default_factory=socket.gethostname)
+    """Name of this process among the candidates for the Lease."""
+    lease_name: str = names.LEASE_NAME
+    """Name of the Lease."""
+    watch_namespaces: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Namespaces that are watched, by commas; empty: all."""
+    runner_image: Annotated[str, Field(min_length=1)] = "localhost/pilothouse-runner:dev"
+    """Image of runner pods whose workflow names none."""
+    runner_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When it is pulled."""
+    journal_claim: Annotated[str, Field(max_length=253)] = ""
+    """PersistentVolumeClaim, in each namespace of runs, that keeps journals; empty: an emptyDir per pod."""
+    abort_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    """How long an Abort may take to land before the pod is ended."""
+    termination_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    """How long a runner that is asked to end may take."""
+    finished_pod_seconds: Annotated[int, Field(ge=0, le=86400)] = 300
+    """How long the pods of a finished run are kept for their logs."""
+    sweep_seconds: Annotated[float, Field(ge=1, le=86400)] = 300
+    """Time between two sweeps for what the watches missed."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 8
+    """Reconcilers."""
+    deletes_per_second: Annotated[float, Field(gt=0, le=1000)] = 10
+    """Most deletions a second by TTL and history."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"
+    """Least severe lines that are written."""
+    http_host: str = "0.0.0.0"
+    """Where /metrics, /livez and /readyz are served."""
+    http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port of these."""
+    lease_seconds: Annotated[float, Field(ge=1, le=600)] = 15
+    """How long a Lease holds that is not renewed."""
+    renew_seconds: Annotated[float, Field(gt=0, le=600)] = 10
+    """How long a leader tries to renew before it gives up and ends."""
+    retry_seconds: Annotated[float, Field(gt=0, le=60)] = 2
+    """Time between two tries."""
+    ceilings: CeilingSettings = CeilingSettings()
+    """Upper bounds of what manifests may ask for, as JSON."""
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse elector times under which two could lead."""
+        if not self.retry_seconds < self.renew_seconds < self.lease_seconds:
+            raise ValueError(
+                f"retry_seconds ({self.retry_seconds}) < renew_seconds ({self.renew_seconds}) < lease_seconds "
+                f"({self.lease_seconds}) does not hold: two operators could lead"
+            )
+
+    @property
+    def is_journal_durable(self) -> bool:
+        """Whether journals outlive pods."""
+        return bool(self.journal_claim)
+
+    def platform(self) -> Platform:
+        """Return what plans are resolved with."""
+        return Platform(
+            runner_image=self.runner_image,
+            durable_journal=self.is_journal_durable,
+            ceilings=self.ceilings.to_ceilings(),
+        )
+
+
+def process_identity(settings: OperatorSettings) -> str:
+    """Return a name for the Lease that no other process, not even this one restarted, has."""
+    return f"{settings.identity}_{os.getpid()}_{os.urandom(4).hex()}"

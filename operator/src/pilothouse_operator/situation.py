@@ -1,0 +1,398 @@
+"""What is the matter with a run: one gathered view in, one of seven situations out. Pure and total.
+
+Whoever reads a situation needs nothing else to decide about attempts (`attempts.plan_attempt`) and about what
+people see (`status.render_status`).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from pilothouse_api import signals
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import Attempts, PlanReport, RunExit, Snapshot
+from pilothouse_api.wake import wake_due
+from pilothouse_operator.conditions import find_condition, is_true, parse_time
+from pilothouse_operator.pods import Failure, PodView
+
+MISSING_GRACE = timedelta(seconds=60)
+"""How long something may be missing (apply order) before a person must act."""
+START_GRACE = timedelta(seconds=60)
+"""How long a pod may fail to start before a person must act."""
+EXIT_GRACE = timedelta(seconds=30)
+"""How long a runner that has published its exit may take to end."""
+SETTLE_GRACE = timedelta(seconds=300)
+"""How long a settling attempt may take, its start included."""
+DEADLINE_GRACE = timedelta(seconds=60)
+"""How long after activeDeadlineSeconds the operator ends a runner that did not end itself."""
+
+ABORTED_REASONS = frozenset({"Aborted", "PauseDeadline", "FinishedWithoutAnswer"})
+SUCCESS_REASONS = frozenset({"Complete", "FinishedEarly"})
+JOURNAL_LOST = "JournalLost"
+MAX_ATTEMPTS = "MaxAttempts"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What bounds the attempts of a run: from its plan and from the installation."""
+
+    max_attempts: int = 3
+    active_deadline: timedelta = timedelta(seconds=3600)
+    abort_grace: timedelta = timedelta(seconds=30)
+    is_journal_durable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why no plan or no pod can be made. `is_waiting`: it may come right by itself (a reference, a quota)."""
+
+    reason: str
+    message: str
+    is_waiting: bool
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """When this process first saw something that carries no time of its own."""
+
+    abort: datetime | None = None
+    directive: datetime | None = None
+    exit: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """Everything that is known about a run at one moment.
+
+    `pod` is the pod of the current attempt, of this very run. `plan` is the plan in status, or the one that was just
+    stored and is not in status yet.
+    """
+
+    run: AgentRun
+    now: datetime
+    snapshot: Snapshot | None = None
+    pod: PodView | None = None
+    plan: PlanReport | None = None
+    obstacle: Obstacle | None = None
+    terms: Terms = Terms()
+    seen: Seen = Seen()
+
+    @property
+    def attempt(self) -> int:
+        """The number of the newest attempt; 0 before the first."""
+        return self.run.status.attempt or 0
+
+    @property
+    def attempts(self) -> Attempts:
+        """How attempts went."""
+        return self.run.status.attempts or Attempts()
+
+    @property
+    def wants_abort(self) -> bool:
+        """Whether somebody asks for Abort."""
+        return self.run.spec.control is not None and self.run.spec.control.mode == "Abort"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any attempt of the run has ever run code, as far as anybody can know."""
+        if self.snapshot is not None or is_true(self.run.status.conditions, "Started"):
+            return True
+        return self.pod is not None and self.pod.has_started
+
+    @property
+    def has_attempt_begun(self) -> bool:
+        """Whether the current attempt has run code, as far as anybody can know."""
+        if self.pod is not None and self.pod.has_started:
+            return True
+        if self.snapshot is not None and self.snapshot.attempt == self.attempt:
+            return True
+        return self.run.status.pod is not None and self.run.status.pod.node is not None
+
+
+# ---------------------------------------------------------------- the situations
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """No plan: something is missing or wrong."""
+
+    obstacle: Obstacle
+    is_stalled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """An attempt is due, or its pod does not run yet. `attempt` 0: the first one has not been numbered."""
+
+    attempt: int
+    is_pod_made: bool
+    reason: str
+    message: str
+    not_before: datetime | None = None
+    is_queued: bool = False
+    is_stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A runner advances the run. `removal`: why its pod must be ended now."""
+
+    removal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """It waits without advancing, with a pod (held) or without (released)."""
+
+    reason: str
+    turn: int
+    is_held: bool
+    is_due: bool = False
+    wake: datetime | None = None
+    removal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The attempt ended and another one is due: to go on, or only to settle with that reason."""
+
+    failure: Failure
+    settle: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """It closes: the exit is published and the pod ends (Exit), or a settling attempt runs (Attempt)."""
+
+    kind: Literal["Exit", "Attempt", "Removal"]
+    reason: str
+    is_pod_made: bool = True
+    removal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """It is over. `unknown_effects`: what nobody knows to be done or not, None where everything is settled."""
+
+    signal: str
+    reason: str
+    message: str
+    unknown_effects: str | None = None
+
+
+Situation = Blocked | Starting | Live | Parked | Lost | Settling | Ended
+
+
+# ---------------------------------------------------------------- classification
+
+
+def classify(view: RunView) -> Situation:
+    """Return the situation of a run."""
+    status = view.run.status
+    if is_true(status.conditions, "Finished"):
+        return _ended_as_reported(view)
+    if view.snapshot is not None and view.snapshot.exit is not None:
+        return _classify_exit(view, view.snapshot, view.snapshot.exit)
+    settling = find_condition(status.conditions, "Settling")
+    if settling is not None and settling.status == "True":
+        return _classify_settling(view, settling.reason, parse_time(settling.last_transition_time) or view.now)
+    if view.wants_abort and not view.has_begun:
+        return _classify_abort_before_begin(view)
+    if view.plan is None:
+        return _classify_blocked(view)
+    return _classify_attempt(view)
+
+
+def _ended_as_reported(view: RunView) -> Ended:
+    status = view.run.status
+    effects = find_condition(status.conditions, "EffectsSettled")
+    unknown = effects.message if effects is not None and effects.status != "True" else None
+    if status.exit is None:
+        return Ended(signals.ERROR, "Unknown", "the run has ended", unknown)
+    return Ended(status.exit.signal, status.exit.reason, status.exit.message, unknown)
+
+
+def _classify_exit(view: RunView, snapshot: Snapshot, run_exit: RunExit) -> Settling | Ended:
+    if view.pod is not None and not view.pod.is_over(view.now):
+        since = view.seen.exit or view.now
+        removal = None
+        if view.now - since > EXIT_GRACE and view.pod.deletion is None:
+            removal = f"the runner has published its exit and did not end within {EXIT_GRACE.seconds} s"
+        return Settling("Exit", run_exit.reason, removal=removal)
+    message = run_exit.message or (run_exit.error.message if run_exit.error else "")
+    return Ended(run_exit.signal, run_exit.reason, message, _unknown_effects(snapshot))
+
+
+def _unknown_effects(snapshot: Snapshot | None) -> str | None:
+    unknown = snapshot.effects.unknown if snapshot else []
+    if not unknown:
+        return None
+    calls = ", ".join(f"{effect.tool} ({effect.call_id})" for effect in unknown[:10])
+    return f"nobody knows whether these calls were done: {calls}; look at what they change before you repeat them"
+
+
+def _classify_settling(view: RunView, reason: str, since: datetime) -> Settling | Ended:
+    is_running = view.pod is not None and not view.pod.is_over(view.now)
+    is_overdue = view.now - since > SETTLE_GRACE
+    if is_running:
+        removal = None
+        if is_overdue and view.pod is not None and view.pod.deletion is None:
+            removal = f"the settling attempt did not end within {SETTLE_GRACE.seconds} s"
+        return Settling("Attempt", reason, removal=removal)
+    if view.pod is None and not view.has_attempt_begun and not is_overdue:
+        return Settling("Attempt", reason, is_pod_made=False)
+    return _close(view, reason, "the settling attempt ended without a word")
+
+
+def _classify_abort_before_begin(view: RunView) -> Settling | Ended:
+    if view.pod is not None and not view.pod.is_terminal:
+        removal = "the run is aborted before it began" if view.pod.deletion is None else None
+        return Settling("Removal", "Aborted", removal=removal)
+    control = view.run.spec.control
+    why = f": {control.reason}" if control and control.reason else ""
+    return Ended(signals.ABORTED, "Aborted", f"aborted before any attempt began{why}")
+
+
+def _classify_blocked(view: RunView) -> Blocked:
+    obstacle = view.obstacle or Obstacle("Starting", "the plan is being made", True, view.now)
+    is_patient = obstacle.is_waiting and view.now - obstacle.since < MISSING_GRACE
+    return Blocked(obstacle, is_stalled=not is_patient)
+
+
+def _classify_attempt(view: RunView) -> Situation:
+    pod = view.pod
+    if pod is not None and not pod.is_over(view.now):
+        return _classify_running(view, pod) if view.has_attempt_begun else _classify_starting(view, pod)
+    if pod is None and not view.has_attempt_begun:
+        return _classify_unmade(view)
+    snapshot = view.snapshot
+    if snapshot is not None and snapshot.attempt == view.attempt and snapshot.parked and snapshot.parked.released:
+        return _classify_released(view, snapshot)
+    failure = pod.failure if pod is not None and pod.failure is not None else _deleted(view, pod)
+    return _classify_lost(view, failure)
+
+
+def _deleted(view: RunView, pod: PodView | None) -> Failure:
+    if pod is not None:
+        return Failure("NodeLost", f"pod {pod.name} did not end within its deletion grace", pod.has_started)
+    name = view.run.status.pod.name if view.run.status.pod else "of the attempt"
+    return Failure("PodDeleted", f"pod {name} was deleted", view.has_attempt_begun)
+
+
+def _classify_starting(view: RunView, pod: PodView) -> Starting:
+    if pod.problem is None:
+        return Starting(view.attempt, True, "Starting", f"pod {pod.name} is starting")
+    is_stalled = not pod.problem.is_queued and view.now - pod.created >= START_GRACE
+    return Starting(
+        view.attempt,
+        True,
+        pod.problem.reason,
+        f"pod {pod.name}: {pod.problem.message}",
+        is_queued=pod.problem.is_queued,
+        is_stalled=is_stalled,
+    )
+
+
+def _classify_unmade(view: RunView) -> Starting:
+    """No pod of the current attempt has ever begun: it may still be made, under the same number."""
+    if view.obstacle is not None:
+        is_patient = view.obstacle.is_waiting and view.now - view.obstacle.since < MISSING_GRACE
+        return Starting(view.attempt, False, view.obstacle.reason, view.obstacle.message, is_stalled=not is_patient)
+    retry = parse_time(view.attempts.next_retry_time)
+    if retry is not None and retry > view.now:
+        failure = view.attempts.last_failure or "the last attempt failed"
+        message = f"attempt {view.attempt} starts at {view.attempts.next_retry_time}: {failure}"
+        return Starting(view.attempt, False, "AttemptBackoff", message, not_before=retry)
+    return Starting(view.attempt, False, "Starting", "the pod is being made")
+
+
+def _classify_running(view: RunView, pod: PodView) -> Live | Parked:
+    removal = None if pod.deletion is not None else _removal(view, pod)
+    snapshot = view.snapshot
+    if snapshot is None or snapshot.parked is None or snapshot.attempt != view.attempt:
+        return Live(removal)
+    parked = snapshot.parked
+    return Parked(parked.reason, parked.turn, is_held=True, wake=parse_time(parked.wake), removal=removal)
+
+
+def _removal(view: RunView, pod: PodView) -> str | None:
+    if view.wants_abort and view.seen.abort is not None and view.now - view.seen.abort > view.terms.abort_grace:
+        return f"Abort did not land within {view.terms.abort_grace.total_seconds():.0f} s"
+    if _is_overdue(view, pod):
+        limit = view.terms.active_deadline.total_seconds()
+        return f"no sign of life for longer than activeDeadlineSeconds ({limit:.0f})"
+    return None
+
+
+def _is_overdue(view: RunView, pod: PodView | None) -> bool:
+    """Whether nothing has moved for a whole deadline and a grace, unparked: the engine keeps the deadline itself."""
+    snapshot = view.snapshot
+    if snapshot is not None and snapshot.parked is not None:
+        return False
+    signs = [pod.created if pod else None, parse_time(view.run.status.start_time)]
+    if snapshot is not None:
+        answer = snapshot.control
+        landed = [answer.mode.time, *(landing.time for landing in (*answer.steer.values(), *answer.approvals.values()))]
+        signs += [parse_time(text) for text in (snapshot.last_progress_time, *landed)]
+    known = [sign for sign in signs if sign is not None]
+    return bool(known) and view.now - max(known) > view.terms.active_deadline + DEADLINE_GRACE
+
+
+def _classify_released(view: RunView, snapshot: Snapshot) -> Parked | Ended:
+    parked = snapshot.parked
+    assert parked is not None
+    if not view.terms.is_journal_durable:
+        if view.wants_abort:
+            return _close(view, "Aborted", "the runner was ended before it could say so")
+        return _close(view, JOURNAL_LOST, f"the runner was released ({parked.reason}) at turn {parked.turn}")
+    is_due = wake_due(snapshot, view.run.spec.control, view.now)
+    return Parked(parked.reason, parked.turn, is_held=False, is_due=is_due, wake=parse_time(parked.wake))
+
+
+def _classify_lost(view: RunView, failure: Failure) -> Lost | Ended:
+    has_begun = view.has_begun or failure.has_started
+    crashes = view.attempts.crashes + failure.is_counted
+    settle = None
+    if view.wants_abort:
+        settle = "Aborted"
+    elif view.pod is None and has_begun and _is_overdue(view, None):
+        settle = DEADLINE_EXCEEDED
+    elif crashes >= view.terms.max_attempts:
+        settle = MAX_ATTEMPTS
+    if not has_begun and settle is not None:
+        return Ended(_signal_of(settle), settle, _explain(view, settle, failure.message))
+    if has_begun and not view.terms.is_journal_durable:
+        return _close(view, settle if settle in ("Aborted", DEADLINE_EXCEEDED) else JOURNAL_LOST, failure.message)
+    return Lost(failure, settle)
+
+
+# ---------------------------------------------------------------- ends that the operator writes
+
+
+def _close(view: RunView, reason: str, cause: str) -> Ended:
+    """Return the end of a run whose runner cannot say any more what its last calls did."""
+    turn = view.snapshot.turn if view.snapshot else 0
+    known = _unknown_effects(view.snapshot)
+    doubt = f"calls that began after turn {turn} may have been done or not: no journal tells"
+    return Ended(_signal_of(reason), reason, _explain(view, reason, cause), f"{known}; {doubt}" if known else doubt)
+
+
+def _signal_of(reason: str) -> str:
+    return signals.ABORTED if reason == "Aborted" else signals.ERROR
+
+
+def _explain(view: RunView, reason: str, cause: str) -> str:
+    turn = view.snapshot.turn if view.snapshot else 0
+    if reason == JOURNAL_LOST:
+        return (
+            f"{cause}; the run stops after turn {turn}, because its File journal lies on an emptyDir, which does not "
+            "survive the pod: keep journals on a PersistentVolumeClaim (operator setting journalClaim)"
+        )
+    if reason == MAX_ATTEMPTS:
+        return f"{view.terms.max_attempts} attempts crashed (limit: runTemplate.maxAttempts); the last one: {cause}"
+    if reason == DEADLINE_EXCEEDED:
+        limit = view.terms.active_deadline.total_seconds()
+        return f"no progress for longer than activeDeadlineSeconds ({limit:.0f}); {cause}"
+    return f"aborted after turn {turn}: {cause}"

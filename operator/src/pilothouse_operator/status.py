@@ -1,0 +1,386 @@
+"""What people see of a run: status from its situation, one function a condition, each total.
+
+Status is computed whole, once a reconcile, and written only when it differs: nothing here may depend on what changes
+with every turn (that stands in `status.run`), else each turn would cost a write.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_never
+
+from pilothouse_api.names import pod_name
+from pilothouse_api.v1alpha1.agentrun import AgentRunStatus, Snapshot
+from pilothouse_api.wake import unanswered_mode
+from pilothouse_operator.attempts import AttemptPlan, BeginAttempt
+from pilothouse_operator.conditions import (
+    Draft,
+    find_condition,
+    format_exact_time,
+    format_time,
+    is_true,
+    merge_conditions,
+)
+from pilothouse_operator.situation import (
+    ABORTED_REASONS,
+    SUCCESS_REASONS,
+    Blocked,
+    Ended,
+    Live,
+    Lost,
+    Parked,
+    RunView,
+    Settling,
+    Situation,
+    Starting,
+)
+
+MAX_RESULT_BYTES = 8192
+DIRECTIVE_PATIENCE = timedelta(seconds=2)
+"""How long an unanswered directive is not reported: most land within it, and then one write says all."""
+
+LOST_SERVICE_PARKS = frozenset({"ControlLost", "JournalLost", "StoreLost"})
+PHASE_OF_PARK = {"Paused": "Paused", "AwaitingApproval": "AwaitingApproval"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What every condition is decided from."""
+
+    view: RunView
+    situation: Situation
+    plan: AttemptPlan
+
+
+def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dict[str, Any]:
+    """Return the operator's part of status as it should be now, in wire form, without `run`."""
+    old = operator_part(view.run.status)
+    if isinstance(situation, Settling) and situation.kind == "Exit":
+        return old  # the exit is published: the next and last write waits for the pod's end
+    scene = Scene(view, situation, plan)
+    generation = observed_generation(view)
+    drafts = list(draft_conditions(scene))
+    conditions = merge_conditions(view.run.status.conditions, drafts, generation, view.now)
+    status = old | {
+        "observedGeneration": generation,
+        "phase": phase_of(situation),
+        "conditions": [condition.to_raw() for condition in conditions],
+    }
+    if view.plan is not None:
+        status["plan"] = view.plan.to_raw()
+    return status | _render_attempt(scene, old) | _render_end(scene, old)
+
+
+def operator_part(status: AgentRunStatus) -> dict[str, Any]:
+    """Return what the operator has reported, in wire form."""
+    return {name: value for name, value in status.to_raw().items() if name != "run"}
+
+
+def observed_generation(view: RunView) -> int:
+    """Return the generation to acknowledge: the new one, unless a directive of it may land within moments."""
+    old = view.run.status.observed_generation or 0
+    is_fresh = view.seen.directive is not None and view.now - view.seen.directive < DIRECTIVE_PATIENCE
+    if old > 0 and is_fresh and pending_directives(view):
+        return old
+    return view.run.metadata.generation or 0
+
+
+def _render_attempt(scene: Scene, old: Mapping[str, Any]) -> dict[str, Any]:
+    view, plan = scene.view, scene.plan
+    if isinstance(plan, BeginAttempt):
+        attempt: dict[str, Any] = {
+            "attempt": plan.number,
+            "pod": {"name": pod_name(view.run.metadata.name, plan.number)},
+            "attempts": plan.attempts.to_raw(),
+        }
+        if "startTime" not in old:
+            attempt["startTime"] = format_time(view.now)
+        return attempt
+    if isinstance(scene.situation, Live | Parked | Settling) and view.pod is not None and view.pod.node is not None:
+        attempts = {name: value for name, value in view.attempts.to_raw().items() if name != "nextRetryTime"}
+        return {"pod": {"name": view.pod.name, "node": view.pod.node}, "attempts": attempts}
+    return {}
+
+
+def _render_end(scene: Scene, old: Mapping[str, Any]) -> dict[str, Any]:
+    situation = scene.situation
+    if not isinstance(situation, Ended) or "completionTime" in old:
+        return {}
+    exit_report = {"signal": situation.signal, "reason": situation.reason, "message": situation.message[:4096]}
+    end: dict[str, Any] = {"exit": exit_report, "completionTime": format_exact_time(scene.view.now)}
+    result = scene.view.snapshot.result if scene.view.snapshot else None
+    if result is not None:
+        end["result"] = bounded_result(result)
+    return end
+
+
+def bounded_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result, or its size where it is larger than what status may hold."""
+    size = len(json.dumps(result, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return result if size <= MAX_RESULT_BYTES else {"bytes": size, "limit": MAX_RESULT_BYTES, "truncated": True}
+
+
+def phase_of(situation: Situation) -> str:
+    """Return the phase, a summary for people."""
+    match situation:
+        case Blocked() | Starting() | Lost():
+            return "Pending"
+        case Live():
+            return "Running"
+        case Settling():
+            return "Pending" if situation.kind == "Removal" else "Running"
+        case Parked():
+            return "Pending" if situation.is_due else PHASE_OF_PARK.get(situation.reason, "Running")
+        case Ended():
+            return phase_of_end(situation.signal, situation.reason)
+        case _:
+            assert_never(situation)
+
+
+def phase_of_end(signal: str, reason: str) -> str:
+    """Return the phase of a run that ended so."""
+    if reason in SUCCESS_REASONS:
+        return "Succeeded"
+    return "Aborted" if reason in ABORTED_REASONS or signal == "aborted" else "Failed"
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def draft_conditions(scene: Scene) -> Iterator[Draft]:
+    """Yield the conditions; one that was never True and is not, is left out."""
+    for draft_condition in CONDITIONS:
+        draft = draft_condition(scene)
+        if draft is not None:
+            yield draft
+
+
+def draft_ready(scene: Scene) -> Draft:
+    """Ready: it does what it should, for a run that has ended: it ended well."""
+    match scene.situation:
+        case Blocked(obstacle=obstacle):
+            return Draft("Ready", "False", obstacle.reason, obstacle.message)
+        case Starting() as starting:
+            return Draft("Ready", "True" if starting.is_queued else "False", starting.reason, starting.message)
+        case Live():
+            return Draft("Ready", "True", "Running", "the runner advances the run")
+        case Parked() as parked:
+            return _draft_ready_parked(parked)
+        case Lost():
+            return _draft_ready_lost(scene)
+        case Settling() as settling:
+            return Draft("Ready", "False", "Settling", f"the run is being closed ({settling.reason})")
+        case Ended() as ended:
+            is_good = ended.reason in SUCCESS_REASONS
+            return Draft("Ready", "True" if is_good else "False", ended.reason, _end_message(ended))
+        case _:
+            assert_never(scene.situation)
+
+
+def _draft_ready_parked(parked: Parked) -> Draft:
+    if parked.is_due:
+        return Draft("Ready", "False", "Starting", f"goes on after {parked.reason} at turn {parked.turn}")
+    if parked.reason in LOST_SERVICE_PARKS:
+        return Draft("Ready", "False", parked.reason, f"waits since turn {parked.turn} until the service is back")
+    return Draft("Ready", "True", parked.reason, _park_message(parked))
+
+
+def _draft_ready_lost(scene: Scene) -> Draft:
+    plan = scene.plan
+    if isinstance(plan, BeginAttempt) and plan.not_before is not None:
+        message = f"attempt {plan.number} starts at {plan.attempts.next_retry_time}: {plan.attempts.last_failure}"
+        return Draft("Ready", "False", "AttemptBackoff", message)
+    reason = "Settling" if _settles(scene) else "Starting"
+    failure = plan.attempts.last_failure if isinstance(plan, BeginAttempt) else "the last attempt failed"
+    return Draft("Ready", "False", reason, f"another attempt starts: {failure}")
+
+
+def _park_message(parked: Parked) -> str:
+    return f"waits since turn {parked.turn}" + ("" if parked.is_held else ", without a pod")
+
+
+def _end_message(ended: Ended) -> str:
+    return ended.message or f"the run ended with {ended.signal}"
+
+
+def draft_reconciling(scene: Scene) -> Draft:
+    """Reconciling: something is under way that needs nobody."""
+    match scene.situation:
+        case Blocked() as blocked:
+            is_active, reason, message = not blocked.is_stalled, blocked.obstacle.reason, blocked.obstacle.message
+        case Starting() as starting:
+            is_active = not starting.is_stalled and not starting.is_queued
+            reason, message = starting.reason, starting.message
+        case Lost():
+            is_active, reason, message = True, "NewAttempt", "another attempt starts"
+        case Settling() as settling:
+            is_active, reason, message = True, "Settling", f"the run is being closed ({settling.reason})"
+        case Parked() as parked:
+            is_active = parked.is_due or parked.reason in LOST_SERVICE_PARKS
+            reason, message = parked.reason, _park_message(parked)
+        case Live():
+            is_active, reason, message = False, "Running", "nothing is to be done"
+        case Ended() as ended:
+            is_active, reason, message = False, ended.reason, "the run has ended"
+        case _:
+            assert_never(scene.situation)
+    return Draft("Reconciling", "True" if is_active else "False", reason, message)
+
+
+def draft_stalled(scene: Scene) -> Draft:
+    """Stalled: a person must change something."""
+    match scene.situation:
+        case Blocked() as blocked:
+            is_stalled, reason, message = blocked.is_stalled, blocked.obstacle.reason, blocked.obstacle.message
+        case Starting() as starting:
+            is_stalled, reason, message = starting.is_stalled, starting.reason, starting.message
+        case Ended() as ended:
+            is_stalled, reason, message = ended.reason not in SUCCESS_REASONS, ended.reason, _end_message(ended)
+        case Live() | Parked() | Lost() | Settling():
+            is_stalled, reason, message = False, "Progressing", "nothing waits for a change"
+        case _:
+            assert_never(scene.situation)
+    return Draft("Stalled", "True" if is_stalled else "False", reason, message)
+
+
+def draft_accepted(scene: Scene) -> Draft | None:
+    """Accepted: there is a plan, which nothing changes any more."""
+    if scene.view.plan is not None:
+        return Draft("Accepted", "True", "Planned", f"runs the plan in ConfigMap {scene.view.plan.name}")
+    if isinstance(scene.situation, Blocked):
+        return Draft("Accepted", "False", scene.situation.obstacle.reason, scene.situation.obstacle.message)
+    return None
+
+
+def draft_started(scene: Scene) -> Draft | None:
+    """Started: a runner has run; never taken back."""
+    return Draft("Started", "True", "Started", "a runner has run") if scene.view.has_begun else None
+
+
+def _draft_park(scene: Scene, kind: str) -> Draft | None:
+    situation = scene.situation
+    if isinstance(situation, Parked) and situation.reason == kind and not situation.is_due:
+        return Draft(kind, "True", kind, f"waits since turn {situation.turn}")
+    if find_condition(scene.view.run.status.conditions, kind) is None:
+        return None
+    return Draft(kind, "False", f"Not{kind}", "goes on")
+
+
+def draft_paused(scene: Scene) -> Draft | None:
+    """Paused: a person or a supervisor holds it."""
+    return _draft_park(scene, "Paused")
+
+
+def draft_awaiting_approval(scene: Scene) -> Draft | None:
+    """AwaitingApproval: a call waits for a person."""
+    return _draft_park(scene, "AwaitingApproval")
+
+
+def _settles(scene: Scene) -> str | None:
+    plan = scene.plan
+    if isinstance(plan, BeginAttempt):
+        return plan.settle
+    situation = scene.situation
+    return situation.reason if isinstance(situation, Settling) and situation.kind == "Attempt" else None
+
+
+def draft_settling(scene: Scene) -> Draft | None:
+    """Settling: the current attempt only closes the run, with the exit reason that stands here."""
+    reason = _settles(scene)
+    if reason is not None:
+        return Draft("Settling", "True", reason, "an attempt closes the run and lists what may have been done")
+    if is_true(scene.view.run.status.conditions, "Settling"):
+        return Draft("Settling", "False", "Settled", "the run is closed")
+    return None
+
+
+def draft_control_pending(scene: Scene) -> Draft | None:
+    """ControlPending: a directive is not answered yet, and has been so for a while."""
+    view = scene.view
+    pending = [] if isinstance(scene.situation, Ended) else pending_directives(view)
+    is_patient = view.seen.directive is None or view.now - view.seen.directive < DIRECTIVE_PATIENCE
+    known = find_condition(view.run.status.conditions, "ControlPending")
+    if pending and (not is_patient or (known is not None and known.status == "True")):
+        return Draft("ControlPending", "True", "AwaitingTurnBoundary", _pending_message(scene, pending))
+    if known is None:
+        return None
+    return Draft("ControlPending", "False", "Answered", "every directive is answered in status.run.control")
+
+
+def _pending_message(scene: Scene, pending: list[str]) -> str:
+    what = ", ".join(pending[:8]) + (f" and {len(pending) - 8} more" if len(pending) > 8 else "")
+    match scene.situation:
+        case Blocked() | Starting() | Lost():
+            return f"{what}: lands when the run starts"
+        case Live() | Parked() | Settling() | Ended():
+            return f"{what}: lands at the next turn boundary"
+        case _:
+            assert_never(scene.situation)
+
+
+def pending_directives(view: RunView) -> list[str]:
+    """Return what was asked for in `spec.control` and `spec.limits` and is not answered, in words."""
+    control, snapshot = view.run.spec.control, view.snapshot or Snapshot(attempt=0)
+    answer = snapshot.control
+    pending = []
+    mode = unanswered_mode(control, answer)
+    if mode is not None and answer.mode.state is None:
+        pending.append(mode)
+    if control is not None:
+        pending += [f"steer {name}" for name in sorted(control.steer) if name not in answer.steer]
+        pending += [f"approval {name}" for name in sorted(control.approvals) if name not in answer.approvals]
+    if view.run.spec.limits is not None and answer.limits is None:
+        pending.append("limits")
+    return pending
+
+
+def draft_complete(scene: Scene) -> Draft | None:
+    """Complete: it ended well (the word by which kstatus and `kubectl wait` know it)."""
+    situation = scene.situation
+    if isinstance(situation, Ended) and situation.reason in SUCCESS_REASONS:
+        return Draft("Complete", "True", situation.reason, _end_message(situation))
+    return None
+
+
+def draft_failed(scene: Scene) -> Draft | None:
+    """Failed: it ended otherwise."""
+    situation = scene.situation
+    if isinstance(situation, Ended) and situation.reason not in SUCCESS_REASONS:
+        return Draft("Failed", "True", situation.reason, _end_message(situation))
+    return None
+
+
+def draft_finished(scene: Scene) -> Draft | None:
+    """Finished: it ended, whatever way."""
+    situation = scene.situation
+    if isinstance(situation, Ended):
+        return Draft("Finished", "True", situation.reason, _end_message(situation))
+    return None
+
+
+def draft_effects_settled(scene: Scene) -> Draft | None:
+    """EffectsSettled: of every call it is known whether it was done."""
+    situation = scene.situation
+    if not isinstance(situation, Ended):
+        return None
+    if situation.unknown_effects is not None:
+        return Draft("EffectsSettled", "Unknown", "EffectsUnknown", situation.unknown_effects)
+    return Draft("EffectsSettled", "True", "Settled", "of every call it is known whether it was done")
+
+
+CONDITIONS: tuple[Callable[[Scene], Draft | None], ...] = (
+    draft_accepted,
+    draft_ready,
+    draft_reconciling,
+    draft_stalled,
+    draft_started,
+    draft_paused,
+    draft_awaiting_approval,
+    draft_settling,
+    draft_control_pending,
+    draft_complete,
+    draft_failed,
+    draft_finished,
+    draft_effects_settled,
+)

@@ -1,0 +1,189 @@
+"""Manifests of what a run needs: the ConfigMap of its plan, and one bare pod an attempt. Pure.
+
+A bare pod instead of a Job: attempts, retries and deterministic names are the operator's own.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from pilothouse_api import names
+from pilothouse_api.plan import Plan, RunIdentity
+from pilothouse_api.v1alpha1.agentrun import PlanReport
+
+RUNNER_USER = 65532
+TOKEN_SECONDS = 600
+PLAN_FOLDER = str(PurePosixPath(names.PLAN_PATH).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """What the installation sets of every pod. `journal_claim` empty: the journal lies on an emptyDir."""
+
+    image_pull_policy: str = "IfNotPresent"
+    journal_claim: str = ""
+    termination_grace_seconds: int = 30
+
+
+def build_plan_configmap(plan: Plan) -> dict[str, Any]:
+    """Return the immutable ConfigMap that holds a plan, owned by its run."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.plan_name(plan.run.name),
+            "namespace": plan.run.namespace,
+            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_PLAN_OF: plan.run.name},
+            "ownerReferences": [_owner(plan.run)],
+        },
+        "immutable": True,
+        "data": {names.PLAN_KEY: plan.encode()},
+    }
+
+
+def build_pod(
+    plan: Plan, report: PlanReport, attempt: int, settle: str | None = None, settings: PodSettings | None = None
+) -> dict[str, Any]:
+    """Return the pod of an attempt. `settle`: it only closes the run, with this exit reason."""
+    settings = settings or PodSettings()
+    template = plan.pod
+    spec: dict[str, Any] = {
+        "serviceAccountName": template.get("serviceAccountName") or names.DEFAULT_RUNNER_SERVICE_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": settings.termination_grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": RUNNER_USER,
+            "runAsGroup": RUNNER_USER,
+            "fsGroup": RUNNER_USER,  # else the projected token is readable for root alone
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_build_container(plan, report, attempt, settle, settings)],
+        "volumes": _build_volumes(plan, report, settings),
+    }
+    for name in ("nodeSelector", "tolerations", "runtimeClassName"):
+        if template.get(name):
+            spec[name] = template[name]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": names.pod_name(plan.run.name, attempt),
+            "namespace": plan.run.namespace,
+            "labels": {**template.get("labels", {}), **_labels(plan, attempt)},
+            "ownerReferences": [_owner(plan.run)],
+        },
+        "spec": spec,
+    }
+
+
+def _labels(plan: Plan, attempt: int) -> dict[str, str]:
+    return {
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_RUN: plan.run.name,
+        names.LABEL_ATTEMPT: str(attempt),
+        names.LABEL_WORKFLOW: names.fit(plan.workflow.name, names.MAX_LABEL_VALUE),
+    }
+
+
+def _owner(run: RunIdentity) -> dict[str, Any]:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "AgentRun",
+        "name": run.name,
+        "uid": run.uid,
+        "controller": True,
+    }
+
+
+def _build_container(
+    plan: Plan, report: PlanReport, attempt: int, settle: str | None, settings: PodSettings
+) -> dict[str, Any]:
+    template = plan.pod
+    container: dict[str, Any] = {
+        "name": "runner",
+        "image": template.get("image"),
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["python", "-m", "pilothouse_runner"],
+        "env": _build_env(plan, report, attempt, settle, settings),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "plan", "mountPath": PLAN_FOLDER, "readOnly": True},
+            {"name": "token", "mountPath": names.TOKEN_PATH, "readOnly": True},
+            {"name": "journal", "mountPath": names.JOURNAL_PATH},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+    if plan.secrets:
+        container["volumeMounts"].append({"name": "secrets", "mountPath": names.SECRETS_PATH, "readOnly": True})
+    for name in ("resources", "envFrom"):
+        if template.get(name):
+            container[name] = template[name]
+    return container
+
+
+def _build_env(
+    plan: Plan, report: PlanReport, attempt: int, settle: str | None, settings: PodSettings
+) -> list[dict[str, Any]]:
+    own = {
+        names.ENV_RUN_NAMESPACE: plan.run.namespace,
+        names.ENV_RUN_NAME: plan.run.name,
+        names.ENV_RUN_UID: plan.run.uid,
+        names.ENV_ATTEMPT: str(attempt),
+        names.ENV_PLAN_PATH: names.PLAN_PATH,
+        names.ENV_PLAN_DIGEST: report.digest,
+        names.ENV_JOURNAL: "DurableFile" if settings.journal_claim else "File",
+        names.ENV_SECRETS_PATH: names.SECRETS_PATH,
+    }
+    if settle is not None:
+        own[names.ENV_SETTLE] = settle
+    # Ours come last and win: an author cannot tell a runner that it is another run.
+    theirs = [entry for entry in plan.pod.get("env", []) if entry.get("name") not in own]
+    return [*theirs, *({"name": name, "value": value} for name, value in own.items())]
+
+
+def _build_volumes(plan: Plan, report: PlanReport, settings: PodSettings) -> list[dict[str, Any]]:
+    journal: Mapping[str, Any] = {"emptyDir": {"sizeLimit": "1Gi"}}
+    if settings.journal_claim:
+        journal = {"persistentVolumeClaim": {"claimName": settings.journal_claim}}
+    volumes = [
+        {"name": "plan", "configMap": {"name": report.name}},
+        {"name": "token", "projected": {"sources": _token_sources()}},
+        {"name": "journal", **journal},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}},
+    ]
+    if plan.secrets:
+        volumes.append({"name": "secrets", "projected": {"sources": _secret_sources(plan.secrets)}})
+    return volumes
+
+
+def _token_sources() -> list[dict[str, Any]]:
+    return [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {
+            "downwardAPI": {
+                "items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]
+            }
+        },
+    ]
+
+
+def _secret_sources(secrets: list[str]) -> list[dict[str, Any]]:
+    keys: dict[str, list[str]] = defaultdict(list)
+    for secret in secrets:
+        name, _, key = secret.partition("/")
+        keys[name].append(key)
+    return [
+        {"secret": {"name": name, "items": [{"key": key, "path": names.secret_file(name, key)} for key in wanted]}}
+        for name, wanted in keys.items()
+    ]
