@@ -83,8 +83,16 @@ def init(folder: Path) -> int:
 def stub_model(script: Path, host: str, port: int) -> int:
     """Serve a script until it is interrupted."""
     from pilothouse_cli.stub_model import serve
+    from pilothouse_engine.scripted import ScriptInvalid
 
-    serve(script, host, port)
+    try:
+        serve(script, host, port, ready=lambda address: say(f"serving {script} at {address}"))
+    except ScriptInvalid as error:
+        raise CliError(f"{script} is no script: {error}", "", EXIT_USAGE) from None
+    except OSError as error:
+        raise CliError(f"cannot serve {script}: {error.strerror or error}", "", EXIT_USAGE) from None
+    except KeyboardInterrupt:
+        pass  # the way to stop it
     return EXIT_SUCCEEDED
 
 

@@ -1,0 +1,296 @@
+"""The run's object on a real API server: fence, conflicts, watches, restarts, TLS, wrong roles."""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_engine.ports import Directives, StoreFailure
+from pilothouse_runner.adapters import kubernetes_run_store
+from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
+from support.agentruns import Administrator
+from support.cluster import LocalCluster
+
+pytestmark = pytest.mark.anyio
+OpenStore = Callable[..., KubernetesRunStore]
+
+
+def snapshot(turn: int, attempt: int = 1) -> Snapshot:
+    return Snapshot(attempt=attempt, turn=turn, step="s")
+
+
+def kind_of(result: object) -> str | None:
+    return result.kind if isinstance(result, StoreFailure) else None
+
+
+async def test_directives_are_read_as_they_are_now(administrator: Administrator, open_store: OpenStore) -> None:
+    run = administrator.create(limits={"tokenBudget": 500})
+    store = open_store(run)
+
+    first = await store.read()
+    administrator.set_spec(run.name, control={"mode": "Pause", "steer": {"a1": {"message": "look"}}})
+    second = await store.read()
+
+    assert isinstance(first, Directives)
+    assert isinstance(second, Directives)
+    assert (first.generation, first.control) == (1, None)
+    assert first.limits is not None
+    assert first.limits.token_budget == 500
+    assert (second.generation, second.uid, second.deleting) == (2, run.uid, False)
+    assert second.control is not None
+    assert (second.control.mode, second.control.steer["a1"].message) == ("Pause", "look")
+    await store.aclose()
+
+
+async def test_a_snapshot_replaces_the_one_before_and_nothing_else(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    administrator.set_status(run.name, phase="Running")
+    store = open_store(run)
+
+    assert await store.publish(Snapshot(attempt=1, turn=1, tool_calls={"look_up": 1})) is None
+    assert await store.publish(snapshot(2)) is None
+
+    status = administrator.get(run.name)["status"]
+    assert status["run"] == {"attempt": 1, "turn": 2, "step": "s"}
+    assert (status["phase"], status["attempt"]) == ("Running", 1)
+    read = await store.read()
+    assert isinstance(read, Directives)
+    assert read.snapshot == status["run"]
+    await store.aclose()
+
+
+async def test_an_older_attempt_can_neither_write_nor_read_on(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    older, newer = open_store(run, 1), open_store(run, 2)
+    assert await older.publish(snapshot(1)) is None
+
+    administrator.set_status(run.name, attempt=2)
+    assert await newer.publish(snapshot(5, attempt=2)) is None
+
+    assert kind_of(await older.publish(snapshot(2))) == "Fenced"
+    assert kind_of(await older.read()) == "Fenced"
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 5
+    await older.aclose()
+    await newer.aclose()
+
+
+async def test_a_run_that_was_deleted_or_made_anew_is_gone(administrator: Administrator, open_store: OpenStore) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    stranger = open_store(dataclasses.replace(run, uid="11111111-1111-1111-1111-111111111111"))
+
+    assert kind_of(await stranger.read()) == "Gone"
+    assert kind_of(await stranger.publish(snapshot(1))) == "Gone"
+    assert "run" not in administrator.get(run.name)["status"]
+
+    administrator.delete(run.name)
+    assert kind_of(await store.read()) == "Gone"
+    assert kind_of(await store.publish(snapshot(1))) == "Gone"
+    await store.aclose()
+    await stranger.aclose()
+
+
+async def test_an_object_that_is_too_large_is_refused_and_not_taken_for_a_lost_fence(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+
+    result = await store.publish(Snapshot(attempt=1, turn=1, result={"text": "x" * 4_000_000}))
+
+    assert kind_of(result) == "Refused"
+    assert await store.publish(snapshot(1)) is None
+    await store.aclose()
+
+
+async def test_forty_stores_write_at_once_and_every_one_is_stored(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    stores = [open_store(run) for _ in range(40)]
+
+    results = await asyncio.gather(*(store.publish(snapshot(n)) for n, store in enumerate(stores)))
+
+    assert results == [None] * 40
+    for store in stores:
+        await store.aclose()
+
+
+async def test_snapshots_of_one_store_are_written_in_order_and_those_that_waited_only_once(
+    administrator: Administrator, open_store: OpenStore, crds: LocalCluster
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+
+    results = await asyncio.gather(*(store.publish(snapshot(n)) for n in range(30)))
+
+    assert results == [None] * 30
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 29
+    assert crds.audit_log.read_text().count(f"/agentruns/{run.name}/status?fieldManager=pilothouse-runner") == 2
+    await store.aclose()
+
+
+async def test_people_and_the_operator_may_write_between_two_snapshots(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    for turn in range(5):
+        administrator.set_spec(run.name, control={"reason": f"r{turn}"})
+        administrator.set_status(run.name, phase=f"Phase{turn}")
+        assert await store.publish(snapshot(turn)) is None
+
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 4
+    await store.aclose()
+
+
+async def test_a_waiting_run_wakes_within_a_fraction_of_a_second_of_a_patch(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    latencies = []
+    for number in range(10):
+        await store.read()
+        waiting = asyncio.create_task(store.wait(20))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        began = time.monotonic()
+        await asyncio.to_thread(administrator.set_spec, run.name, control={"reason": f"n{number}"})
+        await waiting
+        latencies.append(time.monotonic() - began)
+
+    assert sorted(latencies)[5] < 0.2, latencies
+    await store.aclose()
+
+
+async def test_a_patch_between_the_read_and_the_wait_is_not_missed(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    await store.read()
+    administrator.set_spec(run.name, control={"mode": "Pause"})
+
+    began = time.monotonic()
+    await store.wait(20)
+    assert time.monotonic() - began < 2
+    await store.aclose()
+
+
+async def test_status_writes_do_not_wake_a_waiting_run_but_a_deletion_and_a_newer_attempt_do(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    await store.read()
+    await store.publish(snapshot(1))
+    administrator.set_status(run.name, phase="Paused")
+
+    began = time.monotonic()
+    await store.wait(1.5)
+    assert 1.4 < time.monotonic() - began < 3
+
+    for change in (lambda: administrator.set_status(run.name, attempt=2), lambda: administrator.delete(run.name)):
+        waiting = asyncio.create_task(store.wait(20))
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        await asyncio.to_thread(change)
+        await waiting
+        assert time.monotonic() - began < 3
+        await open_store(run, 2).read()
+    await store.aclose()
+
+
+async def test_a_restart_of_the_api_server_is_outlived(
+    administrator: Administrator, open_store: OpenStore, crds: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    await store.read()
+    waiting = asyncio.create_task(store.wait(60))
+    await asyncio.sleep(0.2)
+
+    await asyncio.to_thread(crds.stop_apiserver)
+    await asyncio.wait_for(waiting, 10)  # the watch broke: whoever waits is told to look
+    monkeypatch.setattr(kubernetes_run_store, "READ_DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr(kubernetes_run_store, "PUBLISH_DEADLINE_SECONDS", 0.5)
+    assert kind_of(await store.read()) == "Unavailable"
+    assert kind_of(await store.publish(snapshot(1))) == "Unavailable"
+
+    monkeypatch.setattr(kubernetes_run_store, "PUBLISH_DEADLINE_SECONDS", 60.0)
+    publishing = asyncio.create_task(store.publish(snapshot(2)))
+    await asyncio.to_thread(crds.start_apiserver)
+    assert await publishing is None
+    monkeypatch.setattr(kubernetes_run_store, "READ_DEADLINE_SECONDS", 10.0)
+    assert isinstance(await store.read(), Directives)
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 2
+    await store.aclose()
+
+
+async def test_an_api_server_that_no_known_authority_vouches_for_is_not_talked_to(
+    administrator: Administrator,
+    open_store: OpenStore,
+    server: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubernetes_run_store, "READ_DEADLINE_SECONDS", 0.3)
+    run = administrator.create()
+    store = open_store(run, server=dataclasses.replace(server, ca_path=None))
+
+    result = await store.read()
+
+    assert isinstance(result, StoreFailure)
+    assert result.kind == "Unavailable"
+    assert "CERTIFICATE_VERIFY_FAILED" in result.message
+    await store.aclose()
+
+
+async def test_a_token_is_read_anew_for_each_request(
+    administrator: Administrator,
+    open_store: OpenStore,
+    server: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubernetes_run_store, "READ_DEADLINE_SECONDS", 0.3)
+    run = administrator.create()
+    store = open_store(run)
+    assert server.token_path is not None
+    good = server.token_path.read_text()
+    server.token_path.write_text("expired")
+    assert kind_of(await store.read()) == "Forbidden"
+    server.token_path.unlink()
+    assert kind_of(await store.read()) == "Unavailable"
+    server.token_path.write_text(good)
+    assert isinstance(await store.read(), Directives)
+    await store.aclose()
+
+
+async def test_a_role_without_rights_is_forbidden_and_says_what_is_missing(
+    administrator: Administrator, open_store: OpenStore, server: ApiServer, crds: LocalCluster
+) -> None:
+    crds.run_tool("kubectl", "create", "serviceaccount", "nobody")
+    assert server.token_path is not None
+    server.token_path.write_text(crds.run_tool("kubectl", "create", "token", "nobody").strip())
+    run = administrator.create()
+    store = open_store(run)
+
+    read, published = await store.read(), await store.publish(snapshot(1))
+
+    assert isinstance(read, StoreFailure)
+    assert read.kind == "Forbidden"
+    assert "cannot get resource" in read.message
+    assert kind_of(published) == "Forbidden"
+    began = time.monotonic()
+    await store.wait(0.5)
+    assert 0.05 < time.monotonic() - began < 1.5
+    await store.aclose()
