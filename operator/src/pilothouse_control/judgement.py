@@ -1,6 +1,6 @@
 """What a Workflow or an Agent is told about itself: its references, its validity, in the terms of kstatus."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -59,9 +59,21 @@ def evaluate_object(
 ) -> Judgement:
     """Return the judgement of an object as the API server has it; `known` holds what it needs, as far as it exists."""
     platform = known.platform
-    sources = Sources([as_document(raw)], known)
-    findings = validate(sources, durable_journal=platform.durable_journal, known_price=platform.known_price)
-    return judge_references(obj, known, findings, missing_since, now)
+    agents = _agents(sorted(needed_references(obj, known)), known) if isinstance(obj, Workflow) else []
+    documents = [as_document(raw), *(as_document(agent.to_raw()) for agent in agents)]
+    findings = validate(
+        Sources(documents, known), durable_journal=platform.durable_journal, known_price=platform.known_price
+    )
+    own = [finding for finding in findings if finding.kind == raw.get("kind")]
+    return judge_references(obj, known, [*own, *_of_agents(obj, findings)], missing_since, now)
+
+
+def _of_agents(obj: Workflow | Agent, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the errors of a workflow's Agents as errors of the workflow: its runs would be refused for them."""
+    for finding in findings if isinstance(obj, Workflow) else ():
+        if finding.kind == "Agent" and finding.is_error and finding.check != "TextNotFound":
+            what = f"Agent {finding.name}: {finding.sentence}"
+            yield Finding("Error", "AgentInvalid", "Workflow", obj.metadata.name, (), what)
 
 
 def judge_references(
@@ -94,26 +106,28 @@ def judge_references(
 
 
 def missing_references(obj: Workflow | Agent, known: References) -> tuple[MissingReference, ...]:
-    """Return what an object needs and what is not there: objects first, then keys and versions of ConfigMaps."""
+    """Return what an object, and the Agents that it uses, need and what is not there."""
     found: dict[str, MissingReference] = {}
-    for reference in sorted(needed_references(obj, known)):
-        if not _is_known(reference, known):
+    needed = sorted(needed_references(obj, known))
+    for reference in needed:
+        if reference.kind != "ConfigMap" and not _is_known(reference, known):
             message = f"there is no {reference.kind} {reference.name}"
             found[message] = MissingReference(f"{reference.kind}NotFound", message)
-    for site in text_sites(obj.spec):
-        missing = resolve_text(site, known.config_maps)
-        if isinstance(missing, MissingText) and missing.is_waiting and not missing.message.startswith("there is no"):
-            found[missing.message] = MissingReference(missing.reason, missing.message)
+    for spec in (obj.spec, *(agent.spec for agent in _agents(needed, known))):
+        for site in text_sites(spec):
+            missing = resolve_text(site, known.config_maps)
+            if isinstance(missing, MissingText) and missing.is_waiting:
+                found[missing.message] = MissingReference(missing.reason, missing.message)
     return tuple(found.values())
 
 
+def _agents(needed: Iterable[Reference], known: References) -> list[Agent]:
+    names = [reference.name for reference in needed if reference.kind == "Agent"]
+    return [known.agents[name] for name in names if name in known.agents]
+
+
 def _is_known(reference: Reference, known: References) -> bool:
-    tables: Mapping[str, Mapping[str, object]] = {
-        "Workflow": known.workflows,
-        "Agent": known.agents,
-        "ConfigMap": known.config_maps,
-    }
-    return reference.name in tables[reference.kind]
+    return reference.name in (known.agents if reference.kind == "Agent" else known.workflows)
 
 
 def missing_since(conditions: Iterable[Condition]) -> datetime | None:

@@ -1,0 +1,674 @@
+"""Every check of the table: one manifest that it finds something in, and one that it lets pass."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pilothouse_control.findings import Finding
+from pilothouse_control.validation import Sources, as_document, validate
+from pilothouse_control.validation.registry import CHECKS
+from unit.control.manifests import (
+    Raw,
+    a_call,
+    a_config_map,
+    a_model,
+    a_run,
+    a_supervisor,
+    a_tool,
+    a_workflow,
+    agent_step,
+    an_agent,
+    an_object,
+    autonomous,
+    call_step,
+    completion,
+    properties,
+    ref_step,
+    response_step,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`bad` objects give the finding at `field`; `good` ones, as near to them as possible, do not."""
+
+    check: str
+    bad: list[Raw]
+    good: list[Raw]
+    field: str
+    says: str = ""
+    is_complete: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def findings_of(objects: list[Raw], is_complete: bool = False, **options: Any) -> list[Finding]:
+    sources = Sources([as_document(raw) for raw in objects], is_complete=is_complete)
+    return validate(sources, **{"durable_journal": True, **options})
+
+
+def env(**entry: Any) -> Raw:
+    return a_workflow(runTemplate={"env": [entry]})
+
+
+def a_router(cel: str, **routes: str) -> Raw:
+    router = {"conditions": [{"cel": cel, "signal": "big"}]}
+    return {"id": "choose", "kind": "Router", "router": router, "routes": {"big": "end", **routes}}
+
+
+def a_schedule(cron: str = "0 7 * * 1-5", zone: str = "Europe/Berlin") -> Raw:
+    return a_workflow(trigger={"type": "Schedule", "schedule": {"cron": cron, "timeZone": zone}})
+
+
+def with_tool_step(tool_only_step: Raw, **tool: Any) -> list[Raw]:
+    agent = an_agent(tools=[a_tool(inlineStep=None, step="fetch", **tool)])
+    return [agent, a_workflow(ref_step("helper"), {**tool_only_step, "toolOnly": True})]
+
+
+SMALL = properties("ticket", additionalProperties=False)
+PRICE = {"inputPerMillionUSD": "1", "outputPerMillionUSD": "2"}
+COST = {"costBudgetUSD": "0.50"}
+POLICY = {"name": "p", "at": "ToolCall", "verdict": "Deny"}
+NO_BOUND = {"name": "scripted", "script": {"inline": "turns: []"}}
+FALLBACK = {"name": "openai/small", "apiBase": "http://llm:4000/v1"}
+
+ROWS = [
+    # ---- of any spec
+    Row("NotSupportedYet", [an_agent(hooks=[{"event": "OnError", "action": "Log"}])], [an_agent()], "spec.hooks"),
+    Row("NotSupportedYet", [a_supervisor()], [an_agent()], "kind", "kind Supervisor"),
+    Row(
+        "NotSupportedYet",
+        [an_agent(tools=[a_tool(approval="Always")])],
+        [an_agent(tools=[a_tool(approval="Never", background=False)])],
+        "spec.tools[0].approval",
+        "approval: Always",
+    ),
+    Row(
+        "TextNotFound",
+        [an_agent(steering={"artifact": "tone@2"}), a_config_map("tone", "steering", **{"1": "a"})],
+        [an_agent(steering={"artifact": "tone@1"}), a_config_map("tone", "steering", **{"1": "a"})],
+        "spec.steering",
+        "no version 2, it has: 1",
+    ),
+    Row(
+        "TextNotFound",
+        [an_agent(steering={"configMapKeyRef": {"name": "tone", "key": "b"}}), a_config_map("tone", a="x")],
+        [an_agent(steering={"configMapKeyRef": {"name": "tone", "key": "a"}}), a_config_map("tone", a="x")],
+        "spec.steering",
+        "no key b, it has: a",
+    ),
+    Row(
+        "TextElsewhere",
+        [an_agent(steering={"artifact": "tone@1"})],
+        [an_agent(steering={"artifact": "tone@1"}), a_config_map("tone", "steering", **{"1": "a"})],
+        "spec.steering",
+        "the ConfigMap tone is not among what was given",
+    ),
+    Row(
+        "ArtifactType",
+        [an_agent(steering={"artifact": "tone@1"}), a_config_map("tone", "skill", **{"1": "a"})],
+        [an_agent(steering={"artifact": "tone@1"}), a_config_map("tone", "prompt", **{"1": "a"})],
+        "spec.steering",
+        "of type skill; this field takes prompt or steering",
+    ),
+    Row(
+        "ArtifactType",
+        [an_agent(model=a_model(script={"artifact": "script@1"}))],
+        [an_agent(model=a_model(script={"configMapKeyRef": {"name": "script", "key": "a"}}))],
+        "spec.model.script",
+        "no artifact",
+    ),
+    Row(
+        "ArtifactUnpinned",
+        [an_agent(steering={"artifact": "tone"})],
+        [an_agent(steering={"artifact": "tone@1"})],
+        "spec.steering.artifact",
+    ),
+    Row(
+        "TemplateSyntax",
+        [a_workflow(call_step(url="https://x/{{ a + b }}"))],
+        [a_workflow(call_step(url="https://x/{{ a.0.b-c }}"))],
+        "spec.steps[0].apiCall.url",
+        "{{ a + b }} can never resolve",
+    ),
+    Row(
+        "TemplateUnclosed",
+        [a_workflow(call_step(url="https://x/{{ a }"))],
+        [a_workflow(call_step(url="https://x/{{ a }}"))],
+        "spec.steps[0].apiCall.url",
+    ),
+    Row(
+        "PathSyntax",
+        [a_workflow(agent_step(), response_step(path="work_result..x"))],
+        [a_workflow(agent_step(), response_step(path="work_result.0.x"))],
+        "spec.steps[1].response.mapping.answer",
+    ),
+    Row(
+        "UrlForbidden",
+        [a_workflow(call_step(url="http://169.254.169.254/latest"))],
+        [a_workflow(call_step(url="http://10.0.0.1/latest"))],
+        "spec.steps[0].apiCall.url",
+        "metadata",
+    ),
+    Row(
+        "UrlForbidden",
+        [an_agent(model=a_model(apiBase="llm:4000/v1"))],
+        [an_agent(model=a_model(apiBase="http://llm:4000/v1"))],
+        "spec.model.apiBase",
+    ),
+    Row(
+        "SchemaInvalid",
+        [an_agent(outcome={"schema": {"type": "objct"}})],
+        [an_agent(outcome={"schema": {"type": "object"}})],
+        "spec.outcome.schema",
+    ),
+    Row(
+        "SchemaInvalid",
+        [a_workflow(input={"schema": {"$ref": "http://127.0.0.1/x"}})],
+        [a_workflow(input={"schema": {"$ref": "#"}})],
+        "spec.input.schema",
+    ),
+    Row(
+        "ParametersNotAnObject",
+        [an_agent(tools=[a_tool(parameters={"type": "array"})])],
+        [an_agent(tools=[a_tool(parameters={"type": "object"})])],
+        "spec.tools[0].parameters.type",
+    ),
+    Row(
+        "PatternInvalid",
+        [an_agent(guardrails={"output": [{"check": "RegexDeny", "regexDeny": {"patterns": ["(?=a)"]}}]})],
+        [an_agent(guardrails={"output": [{"check": "RegexDeny", "regexDeny": {"patterns": ["(?i)a+$"]}}]})],
+        "spec.guardrails.output[0].regexDeny.patterns[0]",
+        "RE2",
+    ),
+    Row(
+        "PolicyExpressionInvalid",
+        [an_agent(policy=[{**POLICY, "cel": "tol == 'a'"}])],
+        [an_agent(policy=[{**POLICY, "cel": "tool == 'a' && args.amount > 50 && now.getHours('UTC') < 7"}])],
+        "spec.policy[0].cel",
+        "tol",
+    ),
+    Row(
+        "SupervisorExpressionInvalid",
+        [a_supervisor(rules=[{"name": "x", "when": "Expression", "expression": {"cel": "rum.turn > 1"}}])],
+        [a_supervisor(rules=[{"name": "x", "when": "Expression", "expression": {"cel": "run.turn > 1"}}])],
+        "spec.rules[0].expression.cel",
+    ),
+    Row(
+        "RouterExpressionInvalid",
+        [a_workflow(a_router("a >"))],
+        [a_workflow(a_router("a > 1"))],
+        "spec.steps[0].router.conditions[0].cel",
+    ),
+    Row(
+        "RetryInverted",
+        [an_agent(retry={"backoffSeconds": 40})],
+        [an_agent(retry={"backoffSeconds": 40, "maxBackoffSeconds": 60})],
+        "spec.retry.backoffSeconds",
+        "longer than maxBackoffSeconds (30)",
+    ),
+    Row(
+        "RetryOfOnce",
+        [a_workflow(call_step(method="POST", retry={"attempts": 2}))],
+        [a_workflow({**call_step(method="POST", retry={"attempts": 2}), "effect": "Idempotent"})],
+        "spec.steps[0].apiCall.retry",
+    ),
+    Row(
+        "RetryOfOnce",
+        [an_agent(tools=[a_tool(effect="Once", inlineStep={"kind": "APICall", "apiCall": a_call(retry={})})])],
+        [an_agent(tools=[a_tool(inlineStep={"kind": "APICall", "apiCall": a_call(retry={})})])],
+        "spec.tools[0].inlineStep.apiCall.retry",
+    ),
+    Row(
+        "ReservedKey",
+        [a_workflow(input={"defaults": {"_last_error": "x"}})],
+        [a_workflow(input={"defaults": {"last_error": "x"}})],
+        "spec.input.defaults._last_error",
+    ),
+    # ---- of agents
+    Row(
+        "ToolWithoutDescription",
+        [an_agent(tools=[a_tool(description=None)])],
+        [an_agent()],
+        "spec.tools[0].description",
+    ),
+    Row(
+        "ToolWithoutDescription",
+        [a_workflow(agent_step(tools=[a_tool(description=None)]))],
+        [a_workflow(agent_step())],
+        "spec.steps[0].agent.tools[0].description",
+    ),
+    Row(
+        "AgentReachesItself",
+        [
+            an_agent("a", tools=[a_tool(inlineStep=None, agentRef={"name": "b"})]),
+            an_agent("b", tools=[a_tool(inlineStep=None, agentRef={"name": "a"})]),
+        ],
+        [an_agent("a", tools=[a_tool(inlineStep=None, agentRef={"name": "b"})]), an_agent("b")],
+        "spec.tools[0].agentRef",
+        "a → b → a",
+    ),
+    Row(
+        "ToolAgentNotFound",
+        [an_agent(tools=[a_tool(inlineStep=None, agentRef={"name": "serch"})]), an_agent("search")],
+        [an_agent(tools=[a_tool(inlineStep=None, agentRef={"name": "search"})]), an_agent("search")],
+        "spec.tools[0].agentRef.name",
+        "did you mean search?",
+        is_complete=True,
+    ),
+    Row(
+        "McpServerNotFound",
+        [an_agent(tools=[a_tool(inlineStep=None, mcp={"server": "gh", "allow": ["*"]})])],
+        [
+            an_agent(
+                tools=[a_tool(inlineStep=None, mcp={"server": "gh", "allow": ["*"]})],
+                mcpServers=[{"name": "gh", "transport": "StreamableHTTP", "url": "https://gh/mcp"}],
+            )
+        ],
+        "spec.tools[0].mcp.server",
+    ),
+    Row(
+        "BudgetWithoutOutputTokens",
+        [an_agent(limits={"tokenBudget": 1000}, model=a_model(fallbacks=[FALLBACK]))],
+        [an_agent(limits={"tokenBudget": 1000}, model=a_model(fallbacks=[{**FALLBACK, "maxOutputTokens": 9}]))],
+        "spec.model.fallbacks[0].maxOutputTokens",
+    ),
+    Row(
+        "BudgetWithoutPrice",
+        [an_agent(limits=COST)],
+        [an_agent(limits=COST, model=a_model(price=PRICE))],
+        "spec.model.price",
+    ),
+    Row(
+        "ReleaseWithoutDurableJournal",
+        [an_agent(limits={"onPauseTimeout": "Release"})],
+        [an_agent(limits={"onPauseTimeout": "Abort"})],
+        "spec.limits.onPauseTimeout",
+        options={"durable_journal": False},
+    ),
+    Row(
+        "ParseErrorOfAutonomous",
+        [an_agent(retry={"causes": ["ParseError"]})],
+        [an_object("Agent", "helper", completion(retry={"causes": ["ParseError"]}))],
+        "spec.retry.causes",
+    ),
+    Row(
+        "JsonOutcomeOfText",
+        [an_object("Agent", "helper", completion(outcome={"format": "Text", "schema": {}}))],
+        [an_object("Agent", "helper", completion(outcome={"format": "JSON", "schema": {}}))],
+        "spec.outcome.schema",
+    ),
+    Row(
+        "NoRoomForWrapUp",
+        [an_agent(limits={"maxIterations": 1})],
+        [an_agent(limits={"maxIterations": 1}, lastIteration="Exit")],
+        "spec.limits.maxIterations",
+    ),
+    Row(
+        "SteeringMissing",
+        [an_object("Agent", "helper", {key: value for key, value in autonomous().items() if key != "steering"})],
+        [an_agent()],
+        "spec.steering",
+    ),
+    Row(
+        "ToolTimeoutCutsStep",
+        [an_agent(tools=[a_tool(timeoutSeconds=20)])],
+        [an_agent(tools=[a_tool(timeoutSeconds=40)])],
+        "spec.tools[0].inlineStep.apiCall.timeoutSeconds",
+    ),
+    # ---- of workflows
+    Row(
+        "AgentNotFound",
+        [a_workflow(ref_step("helpr")), an_agent()],
+        [a_workflow(ref_step("helper")), an_agent()],
+        "spec.steps[0].agentRef.name",
+        "did you mean helper?",
+        is_complete=True,
+    ),
+    Row(
+        "AgentElsewhere",
+        [a_workflow(ref_step("helper"))],
+        [a_workflow(ref_step("helper")), an_agent()],
+        "spec.steps[0].agentRef.name",
+    ),
+    Row(
+        "ToolStepInvalid",
+        with_tool_step(call_step("fetchh")),
+        with_tool_step(call_step("fetch")),
+        "spec.steps[0].agentRef",
+        "names the step fetch, which does not exist; did you mean fetchh?",
+    ),
+    Row(
+        "ToolStepInvalid",
+        with_tool_step(response_step("fetch")),
+        with_tool_step(call_step("fetch")),
+        "spec.steps[0].agentRef",
+        "of kind Response",
+    ),
+    Row(
+        "ToolStepInvalid",
+        with_tool_step(call_step("fetch"), description=None),
+        with_tool_step({**call_step("fetch"), "description": "Fetches."}, description=None),
+        "spec.steps[0].agentRef",
+        "no description",
+    ),
+    Row(
+        "TotalWithoutOutputTokens",
+        [a_workflow(agent_step(model=NO_BOUND), limits={"tokenBudget": 9})],
+        [a_workflow(agent_step(), limits={"tokenBudget": 9})],
+        "spec.steps[0].agent.model.maxOutputTokens",
+        "spec.limits.tokenBudget needs maxOutputTokens",
+    ),
+    Row(
+        "TotalWithoutPrice",
+        [a_workflow(ref_step("helper"), limits=COST), an_agent()],
+        [a_workflow(ref_step("helper"), limits=COST), an_agent(model=a_model(price=PRICE))],
+        "spec.steps[0].agentRef",
+        "Agent helper",
+    ),
+    Row(
+        "ToolExceedsDeadline",
+        [a_workflow(agent_step(tools=[a_tool(timeoutSeconds=60)]), runTemplate={"activeDeadlineSeconds": 60})],
+        [a_workflow(agent_step(tools=[a_tool(timeoutSeconds=59)]), runTemplate={"activeDeadlineSeconds": 60})],
+        "spec.steps[0].agent.tools[0].timeoutSeconds",
+    ),
+    Row("ScheduleInvalid", [a_schedule("0 7 31 2 *")], [a_schedule("0 7 29 2 *")], "spec.trigger.schedule.cron"),
+    Row("ScheduleInvalid", [a_schedule("* * * * * *")], [a_schedule("* * * * *")], "spec.trigger.schedule.cron"),
+    Row(
+        "ScheduleInvalid",
+        [a_schedule(zone="../etc/passwd")],
+        [a_schedule(zone="UTC")],
+        "spec.trigger.schedule.timeZone",
+    ),
+    Row(
+        "DefaultDoesNotFit",
+        [a_workflow(input={"schema": {"properties": {"n": {"type": "integer"}}}, "defaults": {"n": "1"}})],
+        [a_workflow(input={"schema": {"properties": {"n": {"type": "integer"}}}, "defaults": {"n": 1}})],
+        "spec.input.defaults.n",
+    ),
+    Row(
+        "TriggerWithoutInput",
+        [a_workflow(trigger={"type": "OnChange"}, input={"schema": {"required": ["n"]}})],
+        [a_workflow(trigger={"type": "OnChange"}, input={"schema": {"required": ["n"]}, "defaults": {"n": 1}})],
+        "spec.trigger.type",
+    ),
+    Row(
+        "ConcurrencyWithoutTrigger",
+        [a_workflow(concurrencyPolicy="Forbid")],
+        [a_workflow(concurrencyPolicy="Forbid", trigger={"type": "OnChange"})],
+        "spec.concurrencyPolicy",
+    ),
+    # ---- of graphs
+    Row(
+        "RouteToUnknownStep",
+        [a_workflow(call_step(routes={"error": "repply"}), response_step())],
+        [a_workflow(call_step(routes={"error": "reply", "default": "end"}), response_step())],
+        "spec.steps[0].routes.error",
+        "did you mean reply?",
+    ),
+    Row(
+        "OutcomeUnmapped",
+        [a_workflow(ref_step("helper", done="end")), an_agent(outcome={"enum": ["done", "failed"]})],
+        [a_workflow(ref_step("helper", done="end", failed="end")), an_agent(outcome={"enum": ["done", "failed"]})],
+        "spec.steps[0].routes",
+        "Agent helper may end with failed",
+    ),
+    Row(
+        "SignalUnmapped",
+        [a_workflow({**a_router("a > 1"), "routes": {"default": "end"}})],
+        [a_workflow(a_router("a > 1"))],
+        "spec.steps[0].routes",
+        "big",
+    ),
+    Row(
+        "RouteNeverTaken",
+        [a_workflow(call_step(routes={"eror": "end"}))],
+        [a_workflow(call_step(routes={"error": "end"}))],
+        "spec.steps[0].routes.eror",
+        "did you mean error?",
+    ),
+    Row(
+        "ExitUnmapped",
+        [a_workflow({**agent_step(), "routes": {"aborted": "end"}})],
+        [a_workflow(agent_step())],
+        "spec.steps[0].routes",
+        "max_iterations, budget_exceeded, unrecoverable not mapped",
+    ),
+    Row(
+        "ExitUnmapped",
+        [a_workflow(agent_step(guardrails={"input": [{"check": "MaxChars", "maxChars": {"limit": 9}}]}))],
+        [
+            a_workflow(
+                agent_step(
+                    routes={"guardrail_violation": "end"},
+                    guardrails={"input": [{"check": "MaxChars", "maxChars": {"limit": 9}}]},
+                )
+            )
+        ],
+        "spec.steps[0].routes",
+        "guardrail_violation not mapped",
+    ),
+    Row(
+        "StepUnreachable",
+        [a_workflow(call_step(routes={"default": "end"}), response_step())],
+        [a_workflow(call_step(routes={"error": "end"}), response_step())],
+        "spec.steps[1].id",
+    ),
+    Row(
+        "StepUnreachable",
+        [a_workflow(agent_step(), {**call_step("unused"), "toolOnly": True})],
+        with_tool_step(call_step("fetch")),
+        "spec.steps[1].id",
+        "no agent has it as a tool",
+    ),
+    # ---- of contexts
+    Row(
+        "NeverResolves",
+        [a_workflow(call_step(url="https://x/{{ tiket.id }}"), input=SMALL)],
+        [a_workflow(call_step(url="https://x/{{ ticket.id }}"), input=SMALL)],
+        "spec.steps[0].apiCall.url",
+        "did you mean ticket?",
+    ),
+    Row(
+        "NeverResolves",
+        [a_workflow(call_step(), response_step(path="_last_eror"))],
+        [a_workflow(call_step(), response_step(path="_last_error"))],
+        "spec.steps[1].response.mapping.answer",
+        "did you mean _last_error?",
+    ),
+    Row(
+        "MayNotResolve",
+        [
+            a_workflow(ref_step("writer"), input=properties("ticket")),
+            an_object("Agent", "writer", completion(prompt={"inline": "{{ tiket }}"})),
+        ],
+        [
+            a_workflow(ref_step("writer"), input=properties("ticket")),
+            an_object("Agent", "writer", completion(prompt={"inline": "{{ ticket }}"})),
+        ],
+        "spec.steps[0].agentRef",
+        "Agent writer: tiket: neither input.schema nor a step names tiket",
+    ),
+    Row(
+        "MayNotResolve",
+        [a_workflow(call_step(), response_step(path="fetch_resul"), input=properties("customer"))],
+        [a_workflow(call_step(), response_step(path="fetch_result"), input=properties("customer"))],
+        "spec.steps[1].response.mapping.answer",
+    ),
+    Row(
+        "RouterNameUnknown",
+        [a_workflow(a_router("ratin > 1"), input=properties("rating"))],
+        [a_workflow(a_router("rating > 1 && context.rating > 1"), input=properties("rating"))],
+        "spec.steps[0].router.conditions[0].cel",
+        "ratin",
+    ),
+    # ---- of pods
+    Row("EnvInvalid", [env(name="A", val="x")], [env(name="A", value="x")], "spec.runTemplate.env[0].val"),
+    Row("EnvInvalid", [env(name="A", value=1)], [env(name="A", value="1")], "spec.runTemplate.env[0].value"),
+    Row(
+        "EnvInvalid",
+        [env(name="PILOTHOUSE_ATTEMPT", value="1")],
+        [env(name="ATTEMPT", value="1")],
+        "spec.runTemplate.env[0].name",
+    ),
+    Row(
+        "EnvInvalid",
+        [env(name="A", valueFrom={})],
+        [env(name="A", valueFrom={"secretKeyRef": {"name": "s", "key": "k"}})],
+        "spec.runTemplate.env[0].valueFrom",
+    ),
+    Row(
+        "EnvHoldsSecret",
+        [env(name="API_TOKEN", value="abc")],
+        [env(name="MAX_TOKENS", value="100")],
+        "spec.runTemplate.env[0].value",
+    ),
+    Row(
+        "EnvFromInvalid",
+        [a_workflow(runTemplate={"envFrom": [{"prefix": "A_"}]})],
+        [a_workflow(runTemplate={"envFrom": [{"prefix": "A_", "configMapRef": {"name": "c"}}]})],
+        "spec.runTemplate.envFrom[0]",
+    ),
+    Row(
+        "TolerationInvalid",
+        [a_workflow(runTemplate={"tolerations": [{"kee": "a"}]})],
+        [a_workflow(runTemplate={"tolerations": [{"key": "a"}]})],
+        "spec.runTemplate.tolerations[0].kee",
+    ),
+    Row(
+        "QuantityInvalid",
+        [a_workflow(runTemplate={"resources": {"limits": {"memory": "128MB"}}})],
+        [a_workflow(runTemplate={"resources": {"limits": {"memory": "128Mi", "cpu": 1}}})],
+        "spec.runTemplate.resources.limits.memory",
+    ),
+    Row(
+        "LabelInvalid",
+        [a_workflow(runTemplate={"labels": {"team": "a b"}})],
+        [a_workflow(runTemplate={"labels": {"example.org/team": "a-b"}})],
+        "spec.runTemplate.labels.team",
+    ),
+    # ---- of runs
+    Row(
+        "TargetNotFound",
+        [a_run(), a_workflow(name="triag")],
+        [a_run(), a_workflow()],
+        "spec.workflowRef.name",
+        "did you mean triag?",
+        is_complete=True,
+    ),
+    Row("TargetElsewhere", [a_run()], [a_run(), a_workflow()], "spec.workflowRef.name"),
+    Row(
+        "SteeringInManifest",
+        [a_run(control={"mode": "Pause"})],
+        [a_run()],
+        "spec.control",
+        "patch spec.control on the live run",
+    ),
+    Row(
+        "InputInvalid",
+        [a_run(input={"ticket": 1}), a_workflow(input={"schema": {"required": ["tickets"]}})],
+        [a_run(input={"tickets": 1}), a_workflow(input={"schema": {"required": ["tickets"]}})],
+        "spec.input",
+    ),
+    Row(
+        "InputInvalid",
+        [a_run(input={"ticket": "x" * 262_144}), a_workflow()],
+        [a_run(input={"ticket": "x" * 262_000}), a_workflow()],
+        "spec.input",
+        "the limit is 262144",
+    ),
+    Row(
+        "ToolOfAgentRun",
+        [
+            a_run(workflowRef=None, agentRef={"name": "helper"}),
+            an_agent(tools=[a_tool(inlineStep=None, step="fetch")]),
+        ],
+        [a_run(workflowRef=None, agentRef={"name": "helper"}), an_agent()],
+        "spec.agentRef",
+    ),
+    Row(
+        "ReleaseOfRunWithoutDurableJournal",
+        [a_run(limits={"onPauseTimeout": "Release"})],
+        [a_run(limits={"onPauseTimeout": "Abort"})],
+        "spec.limits.onPauseTimeout",
+        options={"durable_journal": False},
+    ),
+    Row(
+        "SessionWithoutDurableJournal",
+        [a_run(session="c-17")],
+        [a_run()],
+        "spec.session",
+        options={"durable_journal": False},
+    ),
+    Row(
+        "RunTotalUnreservable",
+        [a_run(limits={"tokenBudget": 9}), a_workflow(agent_step(model=NO_BOUND))],
+        [a_run(limits={"tokenBudget": 9}), a_workflow()],
+        "spec.limits.tokenBudget",
+    ),
+    Row(
+        "ToolExceedsRunDeadline",
+        [
+            a_run(overrides={"activeDeadlineSeconds": 50}),
+            a_workflow(agent_step(limits={"toolTimeoutSeconds": 60})),
+        ],
+        [a_run(overrides={"activeDeadlineSeconds": 50}), a_workflow()],
+        "spec.overrides.activeDeadlineSeconds",
+    ),
+    Row(
+        "OverrideQuantityInvalid",
+        [a_run(overrides={"resources": {"requests": {"cpu": "half"}}})],
+        [a_run(overrides={"resources": {"requests": {"cpu": "500m"}}})],
+        "spec.overrides.resources.requests.cpu",
+    ),
+    # ---- of supervisors
+    Row(
+        "OnErrorWithoutSync",
+        [a_supervisor(judge={"model": "small", "criteria": {"inline": "x"}, "onError": "Pause"})],
+        [a_supervisor(judge={"model": "small", "criteria": {"inline": "x"}, "onError": "Pause"}, enforcement="Sync")],
+        "spec.judge.onError",
+    ),
+]
+
+
+def identify(row: Row) -> str:
+    return f"{row.check}-{row.field}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=identify)
+def test_a_check_finds_what_is_wrong_and_says_where(row: Row) -> None:
+    found = [f for f in findings_of(row.bad, row.is_complete, **row.options) if f.check == row.check]
+    assert [f.field for f in found if f.field == row.field], found
+    finding = next(f for f in found if f.field == row.field)
+    want_severity = next(check.severity for check in CHECKS if check.name == row.check)
+    assert finding.severity == want_severity
+    assert row.says in finding.sentence
+
+
+@pytest.mark.parametrize("row", ROWS, ids=identify)
+def test_a_check_lets_the_near_miss_pass(row: Row) -> None:
+    found = findings_of(row.good, row.is_complete, **row.options)
+    assert [f for f in found if f.check == row.check] == []
+    assert [f for f in found if f.check in ("Schema", "Rule", "UnknownField")] == []
+
+
+def test_every_check_of_the_table_has_a_row() -> None:
+    assert {row.check for row in ROWS} == {check.name for check in CHECKS}
+
+
+def test_names_of_checks_are_unique() -> None:
+    names = [check.name for check in CHECKS]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_a_valid_manifest_has_no_finding() -> None:
+    assert findings_of([a_workflow(), an_agent(), a_run()]) == []
+
+
+def test_strict_turns_an_unpinned_artifact_into_an_error() -> None:
+    found = findings_of([an_agent(steering={"artifact": "tone"})], strict=True)
+    assert [(f.check, f.severity) for f in found if f.check == "ArtifactUnpinned"] == [("ArtifactUnpinned", "Error")]
+
+
+def test_a_price_that_a_table_knows_is_enough() -> None:
+    assert findings_of([an_agent(limits=COST)], known_price=lambda endpoint: endpoint.name == "scripted") == []
