@@ -79,7 +79,7 @@ def structural(node: Node, definitions: Mapping[str, Node], path: str = "") -> N
     """Return the structural schema of a node of `described`."""
     node = without_null(dereferenced(node, definitions, path), definitions, path)
     if "const" in node:
-        node = {**node, "enum": [node.pop("const")]}
+        node = {key: value for key, value in node.items() if key != "const"} | {"enum": [node["const"]]}
     handled = {*KEPT, *DROPPED, "properties", "required", "items", "x-kubernetes-validations"}
     if unknown := sorted(node.keys() - handled):
         raise UnstructuralError(f"{path or '.'}: {', '.join(unknown)} has no counterpart in a structural schema")
