@@ -431,13 +431,13 @@ class AgentSpec(Model):
     """The closed list of what the model may do (Autonomous)."""
     mcp_servers: Annotated[list[McpServer], Field(max_length=16), list_map("name")] = []
     """MCP servers that tools name."""
-    outcome: Outcome = Outcome()
+    outcome: Outcome = Field(default_factory=Outcome)
     """How the step ends."""
-    limits: AgentLimits = AgentLimits()
+    limits: AgentLimits = Field(default_factory=AgentLimits)
     """Bounds of one visit."""
     last_iteration: Literal["WrapUp", "Exit"] = "WrapUp"
     """WrapUp: the last iteration has tools off and asks for an answer. Exit: it is like the others."""
-    retry: Retry = Retry()
+    retry: Retry = Field(default_factory=Retry)
     """Retries of model calls."""
     context_injection: Annotated[list[Path], Field(max_length=32)] = []
     """Context keys that follow as untrusted material."""
@@ -445,7 +445,7 @@ class AgentSpec(Model):
     """Checks of what goes in and comes out."""
     policy: Policy = []
     """Deterministic rules on model and tool calls."""
-    recovery: Recovery = Recovery()
+    recovery: Recovery = Field(default_factory=Recovery)
     """When failing tools end the step."""
     hooks: Hooks = []
     """What is reported."""

@@ -195,7 +195,7 @@ class ControlAnswer(StatusModel):
 
     observed_generation: int = 0
     """Newest generation of the run that the runner has read."""
-    mode: ModeLanding = ModeLanding()
+    mode: ModeLanding = Field(default_factory=ModeLanding)
     """The mode."""
     steer: dict[str, Landing] = {}
     """Steer messages by id."""
@@ -351,9 +351,9 @@ class Snapshot(StatusModel):
     """The effective limit."""
     steps: list[StepReport] = []
     """Visits, newest last; the oldest are left out first."""
-    tokens: TokenReport = TokenReport()
+    tokens: TokenReport = Field(default_factory=TokenReport)
     """Tokens."""
-    cost: CostReport = CostReport()
+    cost: CostReport = Field(default_factory=CostReport)
     """Money."""
     tool_calls: dict[str, int] = {}
     """Calls by declared tool."""
@@ -365,7 +365,7 @@ class Snapshot(StatusModel):
     """Longest run of identical calls."""
     last_progress_time: str | None = None
     """When something was last settled."""
-    control: ControlAnswer = ControlAnswer()
+    control: ControlAnswer = Field(default_factory=ControlAnswer)
     """Answers to directives."""
     parked: Parked | None = None
     """What it waits for."""
@@ -373,7 +373,7 @@ class Snapshot(StatusModel):
     """Calls that wait for a person."""
     children: list[JsonObject] = []
     """Children that were asked for."""
-    effects: Effects = Effects()
+    effects: Effects = Field(default_factory=Effects)
     """Effects."""
     trace: list[JsonObject] = []
     """The newest 20 frames."""

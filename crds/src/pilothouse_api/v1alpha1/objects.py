@@ -48,7 +48,7 @@ class Object(Model):
 
     api_version: Annotated[str, Field(pattern=rf"^{re.escape(API_VERSION)}$")] = API_VERSION
     """Group and version."""
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     """Kubernetes' metadata."""
 
 
@@ -62,7 +62,7 @@ class Agent(Object):
     """Agent."""
     spec: AgentSpec
     """What an agent may do."""
-    status: AgentStatus = AgentStatus()
+    status: AgentStatus = Field(default_factory=AgentStatus)
     """What the operator says about it."""
 
 
@@ -76,7 +76,7 @@ class Workflow(Object):
     """Workflow."""
     spec: WorkflowSpec
     """What should be done."""
-    status: WorkflowStatus = WorkflowStatus()
+    status: WorkflowStatus = Field(default_factory=WorkflowStatus)
     """What the operator says about it."""
 
 
@@ -90,7 +90,7 @@ class Supervisor(Object):
     """Supervisor."""
     spec: SupervisorSpec
     """What is watched, and what is done."""
-    status: SupervisorStatus = SupervisorStatus()
+    status: SupervisorStatus = Field(default_factory=SupervisorStatus)
     """What the operator says about it."""
 
 
@@ -104,7 +104,7 @@ class AgentRun(Object):
     """AgentRun."""
     spec: AgentRunSpec
     """What is executed, and the steering wheel."""
-    status: AgentRunStatus = AgentRunStatus()
+    status: AgentRunStatus = Field(default_factory=AgentRunStatus)
     """What operator and runner report."""
 
 

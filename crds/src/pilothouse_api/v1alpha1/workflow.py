@@ -222,7 +222,7 @@ class WorkflowSpec(Model):
 
     description: Line | None = None
     """What the workflow is for."""
-    input: InputSpec = InputSpec()
+    input: InputSpec = Field(default_factory=InputSpec)
     """What the workflow is given."""
     steps: Annotated[list[Step], Field(min_length=1, max_length=100), list_map("id")]
     """The steps; the first that is not toolOnly begins."""
@@ -232,19 +232,19 @@ class WorkflowSpec(Model):
     """What is reported of every step."""
     policy: Policy = []
     """Deterministic rules on model and tool calls of every step."""
-    trigger: Trigger = Trigger()
+    trigger: Trigger = Field(default_factory=Trigger)
     """What makes runs."""
     suspend: bool = False
     """Make no new runs; live ones go on."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Allow"
     """What a trigger does while a run of it is active; parked runs are active."""
-    history: History = History()
+    history: History = Field(default_factory=History)
     """How many finished runs are kept."""
-    limits: RunTotals = RunTotals()
+    limits: RunTotals = Field(default_factory=RunTotals)
     """Totals of a run."""
     max_step_visits: Annotated[int, Field(ge=1, le=10_000)] = 100
     """Most visits of steps in one run: stops cycles of routes."""
-    run_template: RunTemplate = RunTemplate()
+    run_template: RunTemplate = Field(default_factory=RunTemplate)
     """How runs and their pods are made."""
 
 
