@@ -1,70 +1,11 @@
 """The one call that advances a run: fresh, resumed or parked, locally or in a pod."""
 
-import asyncio
-from dataclasses import dataclass, field
-from typing import Any, Literal
-
 from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
+from pilothouse_engine.attempt import Attempt, AttemptEnd, Finished, Lost, Released, Stop
+from pilothouse_engine.driver import Driver
 from pilothouse_engine.ports import Ports
-from pilothouse_engine.settings import Settings
 
-
-class Stop:
-    """How the host asks a running attempt to let go (SIGTERM, Ctrl-C): a release, never an abort."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def release(self) -> None:
-        """Ask the attempt to journal, publish and end as Released."""
-        self._event.set()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether it was asked."""
-        return self._event.is_set()
-
-    async def wait(self) -> None:
-        """Return when it is asked."""
-        await self._event.wait()
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The run has ended; the snapshot that says so was published."""
-
-    exit: RunExit
-    result: dict[str, Any] | None
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The run goes on later in another attempt; the process may exit 0."""
-
-    parked: Parked
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """This attempt is not the run's any more; nothing more was written."""
-
-    reason: Literal["Fenced", "Gone"]
-    message: str
-
-
-AttemptEnd = Finished | Released | Lost
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Which attempt runs. `settle`: only fence, mark open calls unknown, journal and publish this exit reason."""
-
-    number: int
-    settle: str | None = None
-    settings: Settings = field(default_factory=Settings)
+__all__ = ["Attempt", "AttemptEnd", "Finished", "Lost", "Released", "Stop", "run_attempt"]
 
 
 async def run_attempt(plan: Plan, ports: Ports, attempt: Attempt, stop: Stop) -> AttemptEnd:
@@ -72,4 +13,4 @@ async def run_attempt(plan: Plan, ports: Ports, attempt: Attempt, stop: Stop) ->
 
     Raises only for faults (a bug, a journal that is corrupt): the attempt then counts as crashed.
     """
-    raise NotImplementedError
+    return await Driver(plan, ports, attempt, stop).run()

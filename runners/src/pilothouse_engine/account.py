@@ -1,0 +1,179 @@
+"""Tokens and money: reserve a hold, settle it with what the call really took. The only way to spend.
+
+Money is whole nano-dollars, rounded up per call, so that adding never drifts below what was billed.
+"""
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+
+from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_engine.ports import Usage
+
+NANO = 1_000_000_000
+MILLION = 1_000_000
+
+ASSUMED_OUTPUT_TOKENS = 4096
+"""Output bound of a call whose model.maxOutputTokens is not set: such an agent can have no tokenBudget of its own,
+but a run can be given one while it lives."""
+
+SMALLEST_ANSWER_TOKENS = 256
+"""A wrap-up turn with less room for its answer is not worth its prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Nano-dollars per million tokens."""
+
+    input: int
+    output: int
+
+    def of(self, input_tokens: int, output_tokens: int) -> int:
+        """Return what so many tokens cost, in nano-dollars, rounded up."""
+        return -(-(input_tokens * self.input + output_tokens * self.output) // MILLION)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What is reserved for one attempt of a call; `cost` is None where no price is known."""
+
+    input: int
+    output: int
+    cost: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoesNotFit:
+    """Why a hold cannot be taken, for people."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a call took. `counted`: the provider gave both counts."""
+
+    input: int
+    output: int
+    cost: int | None
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What may still be spent, by the tightest budget; None where there is none. `used` and `budget` are its own."""
+
+    tokens: int | None = None
+    tokens_budget: int | None = None
+    cost: int | None = None
+    cost_budget: int | None = None
+
+    def spent(self) -> str | None:
+        """Return which budget is spent, as a sentence, or None."""
+        if self.tokens is not None and self.tokens_budget is not None and self.tokens <= 0:
+            return (
+                f"{self.tokens_budget - self.tokens} tokens are used of a tokenBudget of {self.tokens_budget}:"
+                " raise limits.tokenBudget"
+            )
+        if self.cost is not None and self.cost_budget is not None and self.cost <= 0:
+            return (
+                f"{dollars(self.cost_budget - self.cost)} USD are used of a costBudgetUSD of"
+                f" {dollars(self.cost_budget)}: raise limits.costBudgetUSD"
+            )
+        return None
+
+
+@dataclass(slots=True)
+class Account:
+    """What was spent and what is held, of a run or of a visit."""
+
+    input: int = 0
+    output: int = 0
+    cost: int = 0
+    held: Hold | None = None
+    is_unpriced: bool = False
+
+    @property
+    def used(self) -> int:
+        """Tokens that are settled."""
+        return self.input + self.output
+
+    def take(self, hold: Hold) -> None:
+        """Reserve; a hold that was left open is charged whole first."""
+        self.forfeit()
+        self.held = hold
+
+    def settle(self, input_tokens: int, output_tokens: int, cost: int | None) -> None:
+        """Replace the hold by what was taken."""
+        self.held = None
+        self.input += input_tokens
+        self.output += output_tokens
+        if cost is None:
+            self.is_unpriced = True
+        else:
+            self.cost += cost
+
+    def forfeit(self) -> None:
+        """Charge a hold whole: its call was started and nobody knows what it took."""
+        if self.held is not None:
+            self.settle(self.held.input, self.held.output, self.held.cost)
+
+
+def reserve(prompt: int, output: int, price: Price | None, remaining: Remaining) -> Hold | DoesNotFit:
+    """Return the hold of a call with these bounds (tokens), or why no budget has room for it."""
+    need = prompt + output
+    if remaining.tokens is not None and need > remaining.tokens:
+        return DoesNotFit(
+            f"the next call may take {need} tokens ({prompt} of prompt, {output} of output), {remaining.tokens} are"
+            f" left of a tokenBudget of {remaining.tokens_budget}: raise limits.tokenBudget or lower model.maxOutputTokens"
+        )
+    cost = price.of(prompt, output) if price else None
+    if remaining.cost is not None and remaining.cost_budget is not None:
+        if cost is None:
+            return DoesNotFit("a costBudgetUSD needs a known price: set model.price")
+        if cost > remaining.cost:
+            return DoesNotFit(
+                f"the next call may cost {dollars(cost)} USD, {dollars(remaining.cost)} are left of a costBudgetUSD of"
+                f" {dollars(remaining.cost_budget)}: raise limits.costBudgetUSD"
+            )
+    return Hold(prompt, output, cost)
+
+
+def room_for_answer(prompt: int, output: int, price: Price | None, remaining: Remaining) -> int:
+    """Return the longest output, in tokens, that fits beside a prompt; at most `output`, 0 where it is too short."""
+    room = output
+    if remaining.tokens is not None:
+        room = min(room, remaining.tokens - prompt)
+    if remaining.cost is not None:
+        if price is None:
+            return 0
+        left = remaining.cost * MILLION - prompt * price.input
+        room = min(room, left // price.output if price.output else (room if left >= 0 else 0))
+    return room if room >= min(output, SMALLEST_ANSWER_TOKENS) else 0
+
+
+def charge(hold: Hold, usage: Usage, price: Price | None) -> Charge:
+    """Return what a reply took: what the provider counted, and the hold where it did not."""
+    taken_input = hold.input if usage.input is None else usage.input
+    taken_output = hold.output if usage.output is None else usage.output
+    cost = price.of(taken_input, taken_output) if price else None
+    return Charge(taken_input, taken_output, cost, usage.input is not None and usage.output is not None)
+
+
+def price_of(endpoint: ModelEndpoint, known: tuple[float, float] | None) -> Price | None:
+    """Return the price of an endpoint: what its author wrote, else the adapter's (US dollars per million tokens)."""
+    if endpoint.price is not None:
+        return Price(nano(endpoint.price.input_per_million_usd), nano(endpoint.price.output_per_million_usd))
+    return Price(nano(str(known[0])), nano(str(known[1]))) if known is not None else None
+
+
+def nano(amount: str) -> int:
+    """Return a decimal amount of US dollars in nano-dollars, rounded up."""
+    return int((Decimal(amount) * NANO).to_integral_value(ROUND_CEILING))
+
+
+def dollars(amount: int) -> str:
+    """Return nano-dollars as a decimal amount of US dollars, without trailing zeros."""
+    whole, rest = divmod(abs(amount), NANO)
+    digits = f"{rest:09d}".rstrip("0")
+    text = f"{whole}.{digits}" if digits else str(whole)
+    return f"-{text}" if amount < 0 else text

@@ -1,0 +1,129 @@
+"""What the loop may do next: a closed union. A decision returns one, the driver performs it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_engine.facts import CallStarted, Facts, ModelStarted
+from pilothouse_engine.ports import Directives, StoreFailure, ToolSpec
+from pilothouse_engine.settings import Settings
+from pilothouse_engine.steps.contract import StepCall
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Journal these facts; they follow from what is known."""
+
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class ReadControl:
+    """Read the directives, after so many seconds."""
+
+    after: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Journal the start, make one attempt of a model call, journal what came of it.
+
+    `pinned` joins the system text of this one request.
+    """
+
+    started: ModelStarted
+    endpoint: ModelEndpoint
+    tools: tuple[ToolSpec, ...]
+    pinned: str | None
+    script: str | None
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSlice:
+    """The work of read_tool_result: known at once."""
+
+    content: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One call to run: its start, its work, and what to do with what comes of it."""
+
+    started: CallStarted
+    work: StepCall | ReadSlice
+    timeout: float
+    timeout_type: str
+    is_tool: bool = True
+    cut_at: int = 0
+    writes_context: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Journal the starts, run the calls at once, journal their results in this order."""
+
+    executions: tuple[Execution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait before the next attempt of a model call."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitParked:
+    """Wait until something may have changed, at most so many seconds; then read the directives."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run has ended: publish it and stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The run goes on in another attempt: publish the park and stop."""
+
+
+Action = Commit | ReadControl | CallModel | Execute | Sleep | WaitParked | Finish | Release
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What a decision knows besides the plan and the state; kept by the driver, read by decisions.
+
+    `read_tick` is the state's tick at the newest attempt to read the directives, `failure` why that failed, `read_at`
+    when one last succeeded (at first: when the attempt began). `published_length` is the journal's length by the
+    snapshot that stood when the attempt began, `opened_length` by the journal itself.
+    """
+
+    attempt: int
+    settle: str | None
+    settings: Settings
+    plan_digest: str
+    now: float
+    read_at: float
+    opened_length: int = 0
+    is_stopping: bool = False
+    directives: Directives | None = None
+    read_tick: int = -1
+    failure: StoreFailure | None = None
+    published_length: int | None = None
+    first_seen: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def may_go_on_unread(self) -> bool:
+        """Whether work that may be repeated goes on although the directives could not be read."""
+        return (
+            self.failure is not None
+            and self.failure.kind == "Unavailable"
+            and self.now - self.read_at < self.settings.control_grace_seconds
+        )

@@ -1,0 +1,65 @@
+"""One attempt from outside: which one it is, how its host asks it to let go, and how it ended."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
+from pilothouse_engine.settings import Settings
+
+
+class Stop:
+    """How the host asks a running attempt to let go (SIGTERM, Ctrl-C): a release, never an abort."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def release(self) -> None:
+        """Ask the attempt to journal, publish and end as Released."""
+        self._event.set()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it was asked."""
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Return when it is asked."""
+        await self._event.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run has ended; the snapshot that says so was published."""
+
+    exit: RunExit
+    result: dict[str, Any] | None
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The run goes on later in another attempt; the process may exit 0."""
+
+    parked: Parked
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """This attempt is not the run's any more; nothing more was written."""
+
+    reason: Literal["Fenced", "Gone"]
+    message: str
+
+
+AttemptEnd = Finished | Released | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which attempt runs. `settle`: only fence, mark open calls unknown, journal and publish this exit reason."""
+
+    number: int
+    settle: str | None = None
+    settings: Settings = field(default_factory=Settings)

@@ -1,0 +1,277 @@
+"""The calls of one reply: the ordered table of gates, and what happens next to the batch (engine.md §3). Pure.
+
+Every call gets exactly one result. A gate is a function of what it may see; the first that does not allow decides.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from pilothouse_api.plan import IntegrityError
+from pilothouse_api.signals import ABORTED, BUDGET_EXCEEDED, ERROR, MAX_ITERATIONS, UNRECOVERABLE
+from pilothouse_engine.actions import Action, Commit, Execute, Execution, Inputs
+from pilothouse_engine.catalog import Catalog, PlannedStep, PlannedTool
+from pilothouse_engine.control import check_control, plan_interruption
+from pilothouse_engine.endings import plan_exit, unknown_effect, unresolved
+from pilothouse_engine.executions import build_tool_execution
+from pilothouse_engine.facts import CallCode, CallFinished
+from pilothouse_engine.limits import Limits
+from pilothouse_engine.results import error_content
+from pilothouse_engine.state import Call, RunState, Visit, identity_of
+from pilothouse_engine.tool_schemas import InvalidArguments, check_arguments
+
+GUARDED_AT = 3
+"""The call that makes so many identical ones in a visit is answered and not run."""
+
+MAX_NAMES_SHOWN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GateInput:
+    """What gates see of one call. `ahead` are calls of the same parallel run that passed and have not started."""
+
+    catalog: Catalog
+    planned: PlannedStep
+    limits: Limits
+    state: RunState
+    visit: Visit
+    call: Call
+    ahead: tuple[Call, ...]
+
+    @property
+    def tool(self) -> PlannedTool | None:
+        """The declared tool that the model named."""
+        return self.planned.tools.get(self.call.asked.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Go on to the next gate; the last one runs the call with these arguments."""
+
+    arguments: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The call is not run and gets this result."""
+
+    code: CallCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The step ends; this call and the later ones are answered as not run."""
+
+    signal: str
+    error_type: str
+    message: str
+
+
+Verdict = Allow | Answer | Exit
+Gate = Callable[[GateInput], Verdict]
+
+_ALLOW = Allow()
+
+
+def check_tool_call_limit(gate: GateInput) -> Verdict:
+    """Close the batch past maxToolCalls, of the visit or of the run."""
+    limit, used = gate.limits.max_tool_calls, gate.visit.tool_calls + len(gate.ahead)
+    if used >= limit:
+        return Exit(UNRECOVERABLE, "ToolCallLimit", f"{used} tool calls were made: raise limits.maxToolCalls ({limit})")
+    total, run_limit = gate.state.total_tool_calls + len(gate.ahead), gate.limits.run_tool_calls
+    if run_limit is not None and total >= run_limit:
+        message = f"{total} tool calls were made in this run: raise limits.maxToolCalls of the run ({run_limit})"
+        return Exit(UNRECOVERABLE, "ToolCallLimit", message)
+    return _ALLOW
+
+
+def check_tool_max_calls(gate: GateInput) -> Verdict:
+    """Refuse a tool past its own maxCalls."""
+    tool = gate.tool
+    if tool is None or tool.tool.max_calls is None:
+        return _ALLOW
+    name = tool.tool.name
+    used = gate.visit.runs_by_tool.get(name, 0) + sum(call.asked.name == name for call in gate.ahead)
+    if used < tool.tool.max_calls:
+        return _ALLOW
+    return Answer("tool_max_calls", f"{name} was called {used} times, which is all it may be; go on without it")
+
+
+def check_truncation(gate: GateInput) -> Verdict:
+    """Run no call of a reply that was cut: its arguments may be half of what was meant."""
+    if gate.visit.reply is not None and gate.visit.reply.finish == "Length":
+        return Answer(
+            "tool_arguments_truncated",
+            "your reply was cut at the output limit, so no call of it was run; make fewer or shorter calls",
+        )
+    return _ALLOW
+
+
+def check_loop(gate: GateInput) -> Verdict:
+    """Answer the third identical call of a visit."""
+    identity = identity_of(gate.call.asked)
+    seen = gate.visit.identities.get(identity, 0) + sum(identity_of(call.asked) == identity for call in gate.ahead)
+    if seen + 1 < GUARDED_AT:
+        return _ALLOW
+    return Answer(
+        "tool_call_loop_guard",
+        f"this is the same call for the {seen + 1}th time and was not run: change the tool, change the arguments,"
+        " or answer",
+    )
+
+
+def check_known(gate: GateInput) -> Verdict:
+    """Refuse a tool that is not offered, and name those that are."""
+    if gate.tool is not None:
+        return _ALLOW
+    names = ", ".join(list(gate.planned.tools)[:MAX_NAMES_SHOWN])
+    return Answer("tool_unknown", f"there is no such tool; there are: {names}")
+
+
+def check_call_arguments(gate: GateInput) -> Verdict:
+    """Parse and validate the arguments."""
+    assert gate.tool is not None, "check_known stands before"
+    checked = check_arguments(gate.catalog.plan, gate.tool.tool, gate.call.asked.arguments)
+    if isinstance(checked, InvalidArguments):
+        return Answer("tool_invalid_arguments", checked.message)
+    return Allow(checked.value)
+
+
+GATES: tuple[Gate, ...] = (
+    check_tool_call_limit,
+    check_tool_max_calls,
+    check_truncation,
+    check_loop,
+    check_known,
+    check_call_arguments,
+)
+"""In the order of engine.md §3; a policy or a guardrail is one more row."""
+
+
+def judge_call(gate: GateInput) -> Verdict:
+    """Return the verdict of the first gate that does not allow, else Allow with the arguments."""
+    verdict: Verdict = _ALLOW
+    for check in GATES:
+        verdict = check(gate)
+        if not isinstance(verdict, Allow):
+            return verdict
+    return verdict
+
+
+# ---------------------------------------------------------------- what happens next to the batch
+
+
+def plan_batch(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
+    """Return what happens next to the calls of the newest reply."""
+    visit = state.visit
+    assert visit is not None
+    planned = catalog.agent(visit.step)
+    limits = catalog.limits(visit.step, state.limits)
+    closing = _plan_closing(state, inputs, planned, limits)
+    if closing is not None:
+        return closing
+    lost = next((call for call in visit.calls if call.started is not None and call.finished is None), None)
+    if lost is not None:
+        return _resume_lost(catalog, state, inputs, planned, limits, lost)
+    return _plan_next_calls(catalog, state, inputs, planned, limits)
+
+
+def _plan_closing(state: RunState, inputs: Inputs, planned: PlannedStep, limits: Limits) -> Action | None:
+    """Return how the batch ends early, or None."""
+    visit, now = state.visit, inputs.now
+    assert visit is not None
+    if visit.fatal is not None:
+        return Commit(plan_exit(state, now, ERROR, visit.fatal.fatal, visit.fatal.message))
+    if state.abort is not None:
+        return Commit(plan_exit(state, now, ABORTED, state.abort.cause or "Aborted", "the run was aborted"))
+    if state.mode == "Finish":
+        return Commit(unresolved(visit.calls, now, "the run was asked to finish"))
+    spent = limits.remaining(state.account, visit.account).spent()
+    if spent is not None:
+        return Commit(plan_exit(state, now, BUDGET_EXCEEDED, "BudgetExceeded", spent))
+    if visit.replies >= limits.max_iterations:
+        message = f"iteration {visit.replies} of {limits.max_iterations} asked for tools instead of answering"
+        return Commit(plan_exit(state, now, MAX_ITERATIONS, "MaxIterations", message))
+    return None
+
+
+def _resume_lost(
+    catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep, limits: Limits, call: Call
+) -> Action:
+    """Repeat a call that started and has no result, where its effect allows it; else say that nobody knows."""
+    assert call.started is not None
+    tool = planned.tools.get(call.asked.name)
+    if call.started.effect == "Once" or tool is None:
+        return Commit((unknown_effect(call, inputs.now),))
+    checked = check_arguments(catalog.plan, tool.tool, call.asked.arguments)
+    if isinstance(checked, InvalidArguments):
+        return Commit((unknown_effect(call, inputs.now),))
+    return _run(catalog, state, inputs, [(call, tool, checked.value)], limits)
+
+
+def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep, limits: Limits) -> Action:
+    """Gate the next call, and those after it that may run beside it."""
+    visit = state.visit
+    assert visit is not None
+    parallel = limits.max_parallel_tool_calls
+    run: list[tuple[Call, PlannedTool, dict[str, Any]]] = []
+    for call in visit.calls[visit.next_call :]:
+        if call.finished is not None:
+            continue
+        gate = GateInput(catalog, planned, limits, state, visit, call, tuple(ahead for ahead, _, _ in run))
+        action = None if run else _check_before_call(state, inputs, gate, parallel)
+        if action is not None:
+            return action
+        verdict = judge_call(gate)
+        if not isinstance(verdict, Allow):
+            return _run(catalog, state, inputs, run, limits) if run else _apply_verdict(state, inputs, call, verdict)
+        tool = gate.tool
+        assert tool is not None and verdict.arguments is not None
+        if run and tool.effect != "ReadOnly":
+            break
+        run.append((call, tool, verdict.arguments))
+        if tool.effect != "ReadOnly" or len(run) >= parallel:
+            break
+    return _run(catalog, state, inputs, run, limits)
+
+
+def _check_before_call(state: RunState, inputs: Inputs, gate: GateInput, parallel: int) -> Action | None:
+    """Return what control asks for before this call, or None: read between calls, and before every Once."""
+    visit = gate.visit
+    is_repeatable = gate.tool is None or gate.tool.effect != "Once"
+    is_first = visit.next_call == 0
+    if is_repeatable and is_first and (parallel == 1 or len(visit.calls) == 1):
+        return None
+    action = check_control(state, inputs, is_repeatable=is_repeatable)
+    if action is not None:
+        return action
+    landed = plan_interruption(state, inputs)
+    return Commit((landed,)) if landed is not None else None
+
+
+def _apply_verdict(state: RunState, inputs: Inputs, call: Call, verdict: Answer | Exit) -> Action:
+    match verdict:
+        case Answer(code, message):
+            content = error_content(code, message)
+            return Commit((CallFinished(inputs.now, call.asked.id, content, code, signal=ERROR, message=message),))
+        case Exit(signal, error_type, message):
+            return Commit(plan_exit(state, inputs.now, signal, error_type, message))
+        case _:
+            assert_never(verdict)
+
+
+def _run(
+    catalog: Catalog,
+    state: RunState,
+    inputs: Inputs,
+    run: list[tuple[Call, PlannedTool, dict[str, Any]]],
+    limits: Limits,
+) -> Action:
+    executions: list[Execution] = []
+    for call, tool, arguments in run:
+        try:
+            executions.append(build_tool_execution(catalog, state, inputs, limits, call, tool, arguments))
+        except IntegrityError as error:
+            return Commit(plan_exit(state, inputs.now, ERROR, "IntegrityViolation", str(error)))
+    return Execute(tuple(executions))

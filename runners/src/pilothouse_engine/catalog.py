@@ -1,0 +1,194 @@
+"""What follows from the plan alone: steps by id, tools by name, effects, prices. Looked up often, worked out once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pilothouse_api.digests import text_digest
+from pilothouse_api.plan import Plan, text_key
+from pilothouse_api.v1alpha1.agent import AgentSpec, InlineStep, ModelEndpoint, Tool
+from pilothouse_api.v1alpha1.agentrun import RunLimits
+from pilothouse_api.v1alpha1.base import Model
+from pilothouse_api.v1alpha1.common import Effect, TextSource
+from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_engine.account import Price, price_of
+from pilothouse_engine.limits import Limits, effective_limits
+from pilothouse_engine.ports import ToolSpec
+from pilothouse_engine.results import compact
+from pilothouse_engine.state import MESSAGE_OVERHEAD, text_bytes
+from pilothouse_engine.tool_schemas import build_tool_specs
+
+READ_TOOL_RESULT = "read_tool_result"
+
+_READ_SPEC = ToolSpec(
+    name=READ_TOOL_RESULT,
+    description="Returns a part of the result of an earlier tool call that was cut, by the id that stands at its end.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "call_id": {"type": "string"},
+            "offset": {"type": "integer", "minimum": 0, "description": "First character."},
+            "limit": {"type": "integer", "minimum": 1, "description": "Most characters."},
+        },
+        "required": ["call_id"],
+        "additionalProperties": False,
+    },
+)
+READ_TOOL = Tool(name=READ_TOOL_RESULT, parameters=dict(_READ_SPEC.parameters))
+"""The engine's own tool in the form of a declared one, so that its arguments are checked like theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step of the graph or a tool executes."""
+
+    step_id: str
+    kind: str
+    params: Model
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTool:
+    """A tool of an agent; `work` is None for the engine's own."""
+
+    tool: Tool
+    work: Work | None
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """An Agent step: its agent, its endpoints in the order in which they are tried, its tools."""
+
+    step: Step
+    agent: AgentSpec
+    endpoints: tuple[ModelEndpoint, ...]
+    tools: Mapping[str, PlannedTool]
+    specs: tuple[ToolSpec, ...]
+    specs_bytes: int
+
+
+class Catalog:
+    """The plan, indexed. `known_price` is asked once for each endpoint."""
+
+    def __init__(
+        self, plan: Plan, known_price: Callable[[ModelEndpoint], tuple[float, float] | None], *, is_durable: bool
+    ) -> None:
+        self.plan = plan
+        self.is_durable = is_durable
+        self.steps: dict[str, Step] = {step.id: step for step in plan.spec.steps}
+        self._known_price = known_price
+        self._agents: dict[str, PlannedStep] = {}
+        self._work: dict[str, Work] = {}
+        self._prices: dict[tuple[str, int], Price | None] = {}
+        self._limits: tuple[str | None, RunLimits | None, Limits] | None = None
+        self._texts: dict[str, str] = {}
+
+    def first_step(self) -> str:
+        """Return the step that begins the run."""
+        return next(step.id for step in self.plan.spec.steps if not step.tool_only)
+
+    def step_after(self, step_id: str) -> str | None:
+        """Return the next step in list order that is not toolOnly, or None past the last one."""
+        ids = list(self.steps)
+        later = ids[ids.index(step_id) + 1 :]
+        return next((other for other in later if not self.steps[other].tool_only), None)
+
+    def agent(self, step_id: str) -> PlannedStep:
+        """Return an Agent step with its tools."""
+        planned = self._agents.get(step_id)
+        if planned is None:
+            planned = self._agents[step_id] = self._plan_agent(self.steps[step_id])
+        return planned
+
+    def work(self, step_id: str) -> Work:
+        """Return what a step of the graph executes."""
+        work = self._work.get(step_id)
+        if work is None:
+            work = self._work[step_id] = _work_of(self.steps[step_id])
+        return work
+
+    def price(self, step_id: str, endpoint: int) -> Price | None:
+        """Return the price of an endpoint of an Agent step, None where it is not known."""
+        key = (step_id, endpoint)
+        if key not in self._prices:
+            model = self.agent(step_id).endpoints[endpoint]
+            self._prices[key] = price_of(model, None if model.price else self._known_price(model))
+        return self._prices[key]
+
+    def limits(self, step_id: str | None, changed: RunLimits | None) -> Limits:
+        """Return the limits in force for a visit of a step."""
+        known = self._limits
+        if known is not None and known[0] == step_id and known[1] is changed:
+            return known[2]
+        step = self.steps.get(step_id) if step_id else None
+        own = self.plan.agent_of(step).limits if step is not None and step.kind == "Agent" else None
+        limits = effective_limits(own, self.plan.spec.limits, changed, is_durable=self.is_durable)
+        self._limits = (step_id, changed, limits)
+        return limits
+
+    def text(self, source: TextSource) -> str:
+        """Return a text of the plan, its digest verified once; raises IntegrityError."""
+        if source.inline is not None:
+            return source.inline
+        key = text_key(source)
+        if key not in self._texts:
+            self._texts[key] = self.plan.text(source)
+        return self._texts[key]
+
+    def script_key(self, endpoint: ModelEndpoint) -> str | None:
+        """Return what names the script of a scripted endpoint in the journal."""
+        if endpoint.script is None:
+            return None
+        inline = endpoint.script.inline
+        return text_key(endpoint.script) if inline is None else f"inline:{text_digest(inline)[:16]}"
+
+    def texts_of(self, params: Model) -> dict[str, str]:
+        """Return the texts that an executor needs, by `text_key`; raises IntegrityError."""
+        source = getattr(params, "source", None)
+        if not isinstance(source, TextSource) or source.inline is not None:
+            return {}
+        return {text_key(source): self.text(source)}
+
+    def _plan_agent(self, step: Step) -> PlannedStep:
+        agent = self.plan.agent_of(step)
+        tools = {tool.name: self._plan_tool(tool) for tool in agent.tools}
+        specs: tuple[ToolSpec, ...] = ()
+        if tools:
+            tools[READ_TOOL_RESULT] = PlannedTool(READ_TOOL, None, "ReadOnly")
+            specs = (*build_tool_specs(self.plan, agent), _READ_SPEC)
+        size = sum(
+            text_bytes(spec.name)
+            + text_bytes(spec.description)
+            + text_bytes(compact(spec.parameters))
+            + MESSAGE_OVERHEAD
+            for spec in specs
+        )
+        return PlannedStep(step, agent, (agent.model, *agent.model.fallbacks), tools, specs, size)
+
+    def _plan_tool(self, tool: Tool) -> PlannedTool:
+        if tool.inline_step is not None:
+            work = _work_of(tool.inline_step, tool.name)
+        elif tool.step is not None:
+            work = self.work(tool.step)
+        else:
+            raise ValueError(f"tool {tool.name} is neither a step nor an inlineStep; other tools are not supported yet")
+        return PlannedTool(tool, work, tool.effect or work.effect)
+
+
+_BRANCHES = ("api_call", "mcp", "resource", "router", "function", "response", "approval", "delegate")
+
+
+def _work_of(step: Step | InlineStep, name: str = "") -> Work:
+    params = next(branch for field in _BRANCHES if (branch := getattr(step, field, None)) is not None)
+    declared = step.effect if isinstance(step, Step) else None
+    return Work(step.id if isinstance(step, Step) else name, step.kind, params, declared or default_effect(step))
+
+
+def default_effect(step: Step | InlineStep) -> Effect:
+    """Return the effect of a step that declares none: only what cannot change anything outside is ReadOnly."""
+    if step.kind in ("Router", "Response"):
+        return "ReadOnly"
+    if step.api_call is not None and step.api_call.method in ("GET", "HEAD"):
+        return "ReadOnly"
+    return "Once"

@@ -1,0 +1,415 @@
+"""The one loop: ask what is next, do it through a port, journal what came of it, ask again.
+
+Facts are applied to the state as soon as they are known and flushed to the journal before anything else is awaited, so
+what is acted on is always journaled, and facts that belong together are one append.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, assert_never
+
+from pilothouse_api.digests import text_digest
+from pilothouse_api.plan import Plan
+from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
+from pilothouse_engine.account import Hold, charge
+from pilothouse_engine.actions import (
+    CallModel,
+    Commit,
+    Execute,
+    Execution,
+    Finish,
+    Inputs,
+    ReadControl,
+    ReadSlice,
+    Release,
+    Sleep,
+    WaitParked,
+)
+from pilothouse_engine.alarms import Alarms, Cut
+from pilothouse_engine.attempt import Attempt, AttemptEnd, Finished, Lost, Released, Stop
+from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.decide import next_action, remaining_seconds
+from pilothouse_engine.executions import TimedOut, finish_slice, finish_step, finish_tool
+from pilothouse_engine.facts import (
+    ApprovalAnswered,
+    AttemptStarted,
+    CallFinished,
+    Facts,
+    LimitsLanded,
+    ModeAnswered,
+    ModelFailed,
+    ParkBegan,
+    ParkEnded,
+    ParkReleased,
+    ReplyReceived,
+    SteerAnswered,
+    StepEntered,
+    encode,
+)
+from pilothouse_engine.frames import advance, fold
+from pilothouse_engine.parks import iso, parked_report
+from pilothouse_engine.ports import (
+    Directives,
+    Fenced,
+    JournalUnavailable,
+    ModelFailure,
+    ModelReply,
+    Ports,
+    RawEntry,
+    StoreFailure,
+)
+from pilothouse_engine.publisher import Publisher
+from pilothouse_engine.requests import asked_calls, build_request
+from pilothouse_engine.snapshot import build_snapshot, lost_snapshot, run_exit
+from pilothouse_engine.state import RunState
+from pilothouse_engine.steps.contract import StepEnd
+from pilothouse_engine.steps.registry import EXECUTORS
+
+T = TypeVar("T")
+
+URGENT = (ModeAnswered, SteerAnswered, ApprovalAnswered, LimitsLanded, ParkBegan, ParkReleased, ParkEnded)
+"""Facts that somebody waits for: published at once."""
+
+SOON = (AttemptStarted, StepEntered, ReplyReceived)
+"""Facts that show progress: published within an interval, once a turn."""
+
+FIRST_RETRY_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 15.0
+STOP_PUBLISH_ATTEMPTS = 4
+"""How often a park is tried to be published once the host has asked to let go."""
+
+
+class _Ends(Exception):
+    """Unwinds the loop with the attempt's end; never leaves this module."""
+
+    def __init__(self, end: AttemptEnd) -> None:
+        super().__init__(end)
+        self.end = end
+
+
+class Driver:
+    """One attempt of one run."""
+
+    def __init__(self, plan: Plan, ports: Ports, attempt: Attempt, stop: Stop) -> None:
+        self._ports = ports
+        self._attempt = attempt
+        self._stop = stop
+        self._catalog = Catalog(plan, ports.model.price, is_durable=ports.journal.durable)
+        self._plan = plan
+        self._state = RunState()
+        self._buffer: list[RawEntry] = []
+        self._flushed = 0
+        # Wall time that only grows: a clock that is set back must not make a fact older than the one before.
+        self._epoch = ports.clock.now().timestamp() - ports.clock.monotonic()
+        self._alarms = Alarms(ports.clock)
+        self._publisher = Publisher(
+            ports.store,
+            ports.clock,
+            self._alarms,
+            attempt.settings.publish_interval_seconds,
+            self._build_snapshot,
+            self._alarms.interrupt,
+        )
+        self._inputs = Inputs(
+            attempt=attempt.number,
+            settle=attempt.settle,
+            settings=attempt.settings,
+            plan_digest=text_digest(plan.encode()),
+            now=self._now(),
+            read_at=self._now(),
+        )
+        self._journal_lost_at: float | None = None
+        self._is_urgent = False
+
+    async def run(self) -> AttemptEnd:
+        """Advance the run until the attempt ends."""
+        watch = asyncio.get_running_loop().create_task(self._watch_stop(), name="pilothouse-stop")
+        try:
+            await self._open()
+            while True:
+                self._check_lost()
+                self._inputs.now = self._now()
+                self._inputs.is_stopping = self._stop.is_asked
+                end = await self._perform()
+                if end is not None:
+                    return end
+        except _Ends as ends:
+            return ends.end
+        except Fenced as fenced:
+            return Lost("Fenced", str(fenced))
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await self._publisher.aclose()
+            await self._alarms.aclose()
+
+    async def _watch_stop(self) -> None:
+        await self._stop.wait()
+        self._alarms.interrupt()
+
+    def _now(self) -> float:
+        return self._epoch + self._ports.clock.monotonic()
+
+    def _check_lost(self) -> None:
+        lost = self._publisher.lost
+        if lost is not None:
+            raise _Ends(Lost("Gone" if lost.kind == "Gone" else "Fenced", lost.message))
+
+    async def _open(self) -> None:
+        entries = await self._until_available(self._ports.journal.read)
+        self._state = fold(entries, self._plan.input)
+        self._flushed = self._inputs.opened_length = len(entries)
+        if self._state.plan is not None and self._state.plan != self._inputs.plan_digest:
+            raise ValueError(f"the journal is of the plan {self._state.plan}, this is {self._inputs.plan_digest}")
+
+    async def _perform(self) -> AttemptEnd | None:
+        action = next_action(self._catalog, self._state, self._inputs)
+        match action:
+            case Commit(facts):
+                self._commit(facts)
+                if self._is_urgent:
+                    await self._publish_urgent()
+            case CallModel():
+                await self._call_model(action)
+            case Execute(executions):
+                await self._execute(executions)
+            case ReadControl(after):
+                await self._read_control(after)
+            case Sleep(seconds):
+                await self._flush()
+                await self._alarms.bound(self._ports.clock.sleep(seconds), None)
+            case WaitParked(seconds):
+                await self._flush()
+                await self._alarms.bound(self._ports.store.wait(seconds), None)
+                await self._read_control(0.0)
+            case Finish():
+                return await self._finish()
+            case Release():
+                return await self._release()
+            case _:
+                assert_never(action)
+        return None
+
+    # ------------------------------------------------------------ facts
+
+    def _commit(self, facts: Facts) -> None:
+        """Apply facts and queue them for the journal; they are flushed before anything is awaited."""
+        state = self._state
+        for fact in facts:
+            self._buffer.append(encode(fact))
+            for frame in advance(state, fact):
+                self._ports.frames.emit(frame)
+            if isinstance(fact, URGENT):
+                self._is_urgent = True
+            elif isinstance(fact, SOON):
+                # A text ends its step: what follows publishes.
+                self._publisher.mark(is_lazy=isinstance(fact, ReplyReceived) and not fact.calls)
+            elif isinstance(fact, CallFinished):
+                self._publisher.mark(is_lazy=True)
+
+    async def _flush(self) -> None:
+        if not self._buffer:
+            return
+        entries, self._buffer = self._buffer, []
+        await self._until_available(lambda: self._ports.journal.append(self._attempt.number, self._flushed, entries))
+        self._flushed += len(entries)
+        if self._journal_lost_at is not None:
+            since, self._journal_lost_at = self._journal_lost_at, None
+            self._commit((ParkEnded(self._now(), "JournalLost", since),))
+            await self._flush()
+
+    async def _until_available(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask the journal until it answers; the run is parked meanwhile, which is published but cannot be journaled."""
+        wait = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                return await work()
+            except JournalUnavailable as unavailable:
+                if self._journal_lost_at is None:
+                    self._journal_lost_at = self._now()
+                message = str(unavailable)
+            await self._publish_journal_lost(released=False)
+            await self._alarms.bound(self._ports.clock.sleep(wait), None)
+            self._check_lost()
+            if self._stop.is_asked:
+                raise _Ends(await self._publish_journal_lost(released=True, message=message))
+            wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+
+    async def _publish_journal_lost(self, *, released: bool, message: str = "") -> Released:
+        since = self._journal_lost_at or self._now()
+        parked = Parked(reason="JournalLost", turn=self._state.turn, since=iso(since), released=released)
+        snapshot = build_snapshot(self._catalog, self._state, self._inputs)
+        snapshot = snapshot.model_copy(update={"parked": parked, "journal_length": self._flushed, "exit": None})
+        if self._state.attempt == self._attempt.number and self._flushed:
+            # An attempt that has not fenced the others yet has nothing to say.
+            failure = await self._ports.store.publish(snapshot)
+            if failure is not None and failure.kind in ("Gone", "Fenced"):
+                raise _Ends(Lost("Gone" if failure.kind == "Gone" else "Fenced", failure.message))
+        return Released(parked, snapshot)
+
+    def _build_snapshot(self) -> Snapshot | None:
+        if self._buffer or self._state.attempt != self._attempt.number:
+            return None
+        if self._state.ended is not None and self._state.ended.reason == "JournalLost":
+            directives = self._inputs.directives
+            if directives is not None and directives.snapshot is not None:
+                return lost_snapshot(directives.snapshot, self._catalog, self._state, self._inputs)
+        return build_snapshot(self._catalog, self._state, self._inputs)
+
+    async def _publish_urgent(self) -> None:
+        await self._flush()
+        self._is_urgent = False
+        if self._state.ended is None:
+            await self._publisher.publish()
+
+    # ------------------------------------------------------------ control
+
+    async def _read_control(self, after: float) -> None:
+        await self._flush()
+        if after:
+            await self._alarms.bound(self._ports.clock.sleep(after), None)
+        got = await self._ports.store.read()
+        inputs = self._inputs
+        inputs.read_tick = self._state.tick
+        if isinstance(got, StoreFailure):
+            self._note_failure(got)
+            return
+        uid = self._plan.run.uid
+        if got.deleting or (uid and got.uid != uid):
+            what = "is being deleted" if got.deleting else f"has the uid {got.uid}, the plan is for {uid}"
+            raise _Ends(Lost("Gone", f"the run {what}"))
+        self._note_directives(got)
+
+    def _note_failure(self, failure: StoreFailure) -> None:
+        if failure.kind in ("Gone", "Fenced"):
+            raise _Ends(Lost("Gone" if failure.kind == "Gone" else "Fenced", failure.message))
+        self._inputs.failure = failure
+
+    def _note_directives(self, directives: Directives) -> None:
+        inputs, now = self._inputs, self._now()
+        inputs.failure, inputs.read_at = None, now
+        if inputs.published_length is None:
+            inputs.published_length = _journal_length(directives)
+        elif inputs.directives is not None and directives.generation != inputs.directives.generation:
+            self._publisher.mark()
+        inputs.directives = directives
+        if directives.control is not None:
+            for key in directives.control.steer:
+                inputs.first_seen.setdefault(key, now)
+
+    # ------------------------------------------------------------ models and calls
+
+    async def _call_model(self, action: CallModel) -> None:
+        self._commit((action.started,))
+        await self._flush()
+        request = build_request(self._state, action)
+        timeout = min(action.timeout, self._remaining())
+        outcome = await self._alarms.bound(self._ports.model.call(request), timeout)
+        if outcome is Cut.INTERRUPTED:
+            return
+        if isinstance(outcome, Cut):
+            outcome = ModelFailure("Timeout", f"no reply within {timeout:g} s; see model.timeoutSeconds")
+        self._commit((self._model_fact(action, outcome),))
+
+    def _model_fact(self, action: CallModel, outcome: ModelReply | ModelFailure) -> ReplyReceived | ModelFailed:
+        started, now = action.started, self._now()
+        visit = self._state.visit
+        assert visit is not None
+        hold = Hold(started.hold_input, started.hold_output, started.hold_cost)
+        if isinstance(outcome, ModelFailure):
+            is_charged = outcome.sent or outcome.kind in ("Timeout", "Garbage")
+            return ModelFailed(
+                now,
+                outcome.kind,
+                outcome.message[:500],
+                hold.input if is_charged else 0,
+                hold.output if is_charged else 0,
+                (hold.cost or 0) if is_charged else 0,
+                outcome.status,
+                outcome.retry_after,
+                outcome.mark,
+            )
+        taken = charge(hold, outcome.usage, self._catalog.price(visit.step, started.endpoint))
+        return ReplyReceived(
+            now,
+            outcome.text,
+            asked_calls(started.turn, outcome.calls),
+            outcome.finish,
+            taken.input,
+            taken.output,
+            taken.cost,
+            taken.counted,
+            outcome.raw,
+            outcome.mark,
+        )
+
+    def _remaining(self) -> float:
+        return max(0.0, remaining_seconds(self._catalog, self._state, self._now()))
+
+    async def _execute(self, executions: tuple[Execution, ...]) -> None:
+        self._commit(tuple(execution.started for execution in executions))
+        await self._flush()
+        if len(executions) == 1:
+            results = [await self._run_call(executions[0])]
+        else:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._run_call(execution)) for execution in executions]
+            results = [task.result() for task in tasks]
+        self._commit(tuple(result for result in results if result is not None))
+
+    async def _run_call(self, execution: Execution) -> CallFinished | None:
+        """Return what came of a call, None where it was interrupted."""
+        work, began = execution.work, self._now()
+        if isinstance(work, ReadSlice):
+            return finish_slice(execution, work, began)
+        end: StepEnd | TimedOut | Cut = await self._alarms.bound(
+            EXECUTORS[work.kind](work, self._ports), min(execution.timeout, self._remaining())
+        )
+        if end is Cut.INTERRUPTED:
+            return None
+        outcome = TimedOut() if isinstance(end, Cut) else end
+        finish = finish_tool if execution.is_tool else finish_step
+        now = self._now()
+        return finish(self._state, self._inputs, execution, outcome, now, now - began)
+
+    # ------------------------------------------------------------ the end
+
+    async def _finish(self) -> Finished | Released:
+        await self._flush()
+        ended = self._state.ended
+        assert ended is not None
+        snapshot = await self._publish_surely()
+        if snapshot is None:  # the journal knows the end: the next attempt publishes it
+            parked = Parked(reason="StoreLost", turn=self._state.turn, since=iso(self._now()), released=True)
+            return Released(parked, build_snapshot(self._catalog, self._state, self._inputs))
+        result = dict(ended.result) if ended.result is not None else None
+        return Finished(run_exit(ended), result, snapshot)
+
+    async def _release(self) -> Released:
+        await self._flush()
+        snapshot = await self._publish_surely()
+        park = self._state.park
+        assert park is not None
+        parked = parked_report(park, is_released=True)
+        return Released(parked, snapshot or build_snapshot(self._catalog, self._state, self._inputs))
+
+    async def _publish_surely(self) -> Snapshot | None:
+        """Publish until it is stored; once the host has asked to let go, only a few times."""
+        wait, attempts = FIRST_RETRY_SECONDS, 0
+        while True:
+            failure = await self._publisher.publish()
+            self._check_lost()
+            if failure is None:
+                return self._publisher.published
+            if failure.kind == "Refused":
+                raise RuntimeError(f"the snapshot was refused: {failure.message}")
+            attempts += self._stop.is_asked
+            if attempts >= STOP_PUBLISH_ATTEMPTS:
+                return None
+            await self._ports.clock.sleep(wait)
+            wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+
+
+def _journal_length(directives: Directives) -> int:
+    length = (directives.snapshot or {}).get("journalLength", 0)
+    return length if isinstance(length, int) else 0

@@ -1,0 +1,222 @@
+"""Calls on their way out and back: what an executor is handed, and the fact that its end becomes. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pilothouse_api.digests import canonical_json, digest, text_digest
+from pilothouse_api.signals import ERROR
+from pilothouse_engine.actions import Execution, Inputs, ReadSlice
+from pilothouse_engine.catalog import Catalog, PlannedTool, Work
+from pilothouse_engine.context import delta_for_model, fit_writes
+from pilothouse_engine.facts import CallFinished, CallStarted
+from pilothouse_engine.limits import Limits
+from pilothouse_engine.results import compact, error_content, slice_of
+from pilothouse_engine.state import Call, RunState, Visit
+from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
+
+MAX_ERROR_CHARS = 500
+
+
+class TimedOut:
+    """A call did not end in its time."""
+
+
+def arguments_digest(arguments_text: str, parsed: Any | None) -> str:
+    """Return the digest of the arguments as the model wrote them: of their canonical JSON, else of their text."""
+    try:
+        return digest(parsed) if parsed is not None else text_digest(arguments_text)
+    except (ValueError, TypeError, RecursionError):
+        return text_digest(arguments_text)
+
+
+def call_id(turn: int, index: int, arguments: str) -> str:
+    """Return the engine's id of a call, from the digest of its arguments."""
+    return f"t{turn}-{index}-{arguments[:8]}"
+
+
+def idempotency_key(catalog: Catalog, visit: Visit, turn: int, index: int, tool: str, arguments: str) -> str:
+    """Return the key of a call, the same in every attempt."""
+    run = catalog.plan.run
+    return text_digest(canonical_json([run.uid, visit.step, visit.number, turn, index, tool, arguments]))
+
+
+def build_tool_execution(
+    catalog: Catalog,
+    state: RunState,
+    inputs: Inputs,
+    limits: Limits,
+    call: Call,
+    planned: PlannedTool,
+    arguments: dict[str, Any],
+) -> Execution:
+    """Return a tool call that has passed its gates; raises IntegrityError."""
+    visit = state.visit
+    assert visit is not None
+    tool, asked = planned.tool, call.asked
+    index = int(asked.id.split("-")[1])
+    executed = digest(arguments)
+    key = idempotency_key(catalog, visit, state.turn, index, tool.name, executed)
+    started = CallStarted(inputs.now, asked.id, tool.name, planned.effect, key, executed, inputs.attempt)
+    if planned.work is None:
+        return Execution(started, _read_slice(visit, arguments, limits.max_tool_result_chars), 1.0, "ToolTimeout")
+    timeout = min(limits.tool_timeout, float(tool.timeout_seconds or limits.tool_timeout))
+    context = {**state.public_context(), **state.engine_context, **arguments}
+    work = build_step_call(catalog, inputs, planned.work, planned.effect, key, context)
+    return Execution(
+        started,
+        work,
+        timeout,
+        "ToolTimeout",
+        cut_at=limits.max_tool_result_chars,
+        writes_context=tool.writes_context,
+        arguments=arguments,
+    )
+
+
+def build_step_call(
+    catalog: Catalog, inputs: Inputs, work: Work, effect: str, key: str, context: Mapping[str, Any]
+) -> StepCall:
+    """Return what an executor is handed; raises IntegrityError for a text that is not what was planned."""
+    run = catalog.plan.run
+    return StepCall(
+        step_id=work.step_id,
+        kind=work.kind,
+        params=work.params,
+        context=context,
+        namespace=run.namespace,
+        run=run.name,
+        idempotency_key=None if effect == "ReadOnly" else key,
+        may_repeat=effect != "Once",
+        settings=inputs.settings,
+        texts=catalog.texts_of(work.params),
+    )
+
+
+def _read_slice(visit: Visit, arguments: Mapping[str, Any], longest: int) -> ReadSlice:
+    wanted = str(arguments["call_id"])
+    content = visit.results.get(wanted)
+    if content is None:
+        return ReadSlice(f"there is no result with the id {wanted:.80}", is_error=True)
+    offset = int(arguments.get("offset", 0))
+    if offset >= len(content):
+        return ReadSlice(f"offset {offset} is past the end: {wanted} has {len(content)} characters", is_error=True)
+    limit = min(int(arguments.get("limit", longest)), longest)
+    return ReadSlice(slice_of(wanted, content, offset, limit))
+
+
+# ---------------------------------------------------------------- the way back
+
+
+def finish_slice(execution: Execution, work: ReadSlice, now: float) -> CallFinished:
+    """Return the result of read_tool_result; a slice is never cut again."""
+    call = execution.started.id
+    if work.is_error:
+        return CallFinished(
+            now, call, error_content("tool_error", work.content), "tool_error", ERROR, message=work.content
+        )
+    return CallFinished(now, call, work.content, signal="default")
+
+
+def finish_tool(
+    state: RunState, inputs: Inputs, execution: Execution, end: StepEnd | TimedOut, now: float, seconds: float
+) -> CallFinished:
+    """Return the result of a tool call."""
+    started = execution.started
+    if isinstance(end, TimedOut):
+        return _timed_out(execution, now, seconds)
+    if isinstance(end, StepUnknown):
+        return _unknown(execution, end, now, seconds)
+    if end.signal == ERROR:
+        message = (end.error_message or "the tool failed")[:MAX_ERROR_CHARS]
+        error = {"code": "tool_error", "type": end.error_type, "message": message}
+        content = compact({"signal": ERROR, "output": end.output, "error": error})
+        return CallFinished(
+            now,
+            started.id,
+            content,
+            "tool_error",
+            ERROR,
+            message=message,
+            cut_at=execution.cut_at,
+            error_type=end.error_type,
+            seconds=seconds,
+        )
+    delta = delta_for_model(end.writes, execution.arguments)
+    content = compact({"signal": end.signal, "output": delta or end.output})
+    return CallFinished(
+        now,
+        started.id,
+        content,
+        signal=end.signal,
+        cut_at=execution.cut_at,
+        writes=_fit(state, inputs, delta, started.id) if execution.writes_context and delta else None,
+        seconds=seconds,
+    )
+
+
+def _timed_out(execution: Execution, now: float, seconds: float) -> CallFinished:
+    started = execution.started
+    message = f"{started.tool} did not return within {execution.timeout:g} s"
+    return CallFinished(
+        now,
+        started.id,
+        error_content("tool_error", message),
+        "tool_error",
+        ERROR,
+        message=message,
+        is_unknown=started.effect != "ReadOnly",
+        fatal=execution.timeout_type,
+        error_type=execution.timeout_type,
+        seconds=seconds,
+    )
+
+
+def _unknown(execution: Execution, end: StepUnknown, now: float, seconds: float) -> CallFinished:
+    message = (
+        f"nobody knows whether this call was carried out ({end.message[:MAX_ERROR_CHARS]});"
+        " it is not repeated: find out before you go on"
+    )
+    return CallFinished(
+        now,
+        execution.started.id,
+        error_content("tool_effect_unknown", message),
+        "tool_effect_unknown",
+        ERROR,
+        message=message,
+        is_unknown=True,
+        error_type="EffectUnknown",
+        seconds=seconds,
+    )
+
+
+def finish_step(
+    state: RunState, inputs: Inputs, execution: Execution, end: StepEnd | TimedOut, now: float, seconds: float
+) -> CallFinished:
+    """Return the end of a step of the graph."""
+    started = execution.started
+    if isinstance(end, TimedOut):
+        return _timed_out(execution, now, seconds)
+    if isinstance(end, StepUnknown):
+        return _unknown(execution, end, now, seconds)
+    return CallFinished(
+        now,
+        started.id,
+        "",
+        "tool_error" if end.signal == ERROR else None,
+        end.signal,
+        message=(end.error_message or "")[:MAX_ERROR_CHARS],
+        writes=_fit(state, inputs, end.writes, started.id) if end.writes else None,
+        engine_writes=_engine_keys(end),
+        error_type=end.error_type,
+        result=end.result,
+        seconds=seconds,
+    )
+
+
+def _engine_keys(end: StepDone) -> Mapping[str, Any] | None:
+    return {key: value for key, value in end.engine_writes.items() if key.startswith("_")} or None
+
+
+def _fit(state: RunState, inputs: Inputs, writes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    used = len(state.context_json().encode("utf-8", "surrogatepass"))
+    return fit_writes(state.context, used, writes, inputs.settings.max_context_bytes, f"journal/{where}")

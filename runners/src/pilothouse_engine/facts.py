@@ -1,0 +1,384 @@
+"""The facts of a run: what the journal holds, one entry each, in the order in which they happened (engine.md §10).
+
+A fact is journaled before it is acted on, and the whole state of a run is the fold of its facts
+(`pilothouse_engine.state`): what is not a fact is forgotten at the next crash. Texts that the model was shown are
+facts too, so a transcript follows from the journal and not from the version of the code that reads it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any, Literal, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from pilothouse_engine.ports import JournalCorrupt, RawEntry
+
+VERSION = 1
+"""Version of the entries; a reader refuses a newer one."""
+
+Purpose = Literal["Regular", "WrapUp", "BudgetWrapUp", "Finish", "Completion"]
+"""Why a model is called; WrapUp, BudgetWrapUp and Finish have tools off."""
+
+TOOLS_OFF: frozenset[str] = frozenset({"WrapUp", "BudgetWrapUp", "Finish", "Completion"})
+
+CallCode = Literal[
+    "tool_error",
+    "tool_invalid_arguments",
+    "tool_arguments_truncated",
+    "tool_unknown",
+    "tool_max_calls",
+    "tool_policy_denied",
+    "tool_approval_denied",
+    "tool_approval_expired",
+    "tool_call_loop_guard",
+    "tool_call_unresolved",
+    "tool_effect_unknown",
+]
+"""Codes of results that are errors (engine.md §3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One message that opens the prompt of a visit."""
+
+    role: Literal["system", "user"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """One call of a reply. `id` is the engine's, `digest` that of the arguments as the model wrote them."""
+
+    id: str
+    provider_id: str
+    name: str
+    arguments: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The run began with this plan."""
+
+    at: float
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """An attempt took the run over; whatever was under way before it is not any more."""
+
+    at: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepEntered:
+    """A visit began. `turn` is 0 for an agent, whose turns are its model calls."""
+
+    at: float
+    step: str
+    visit: int
+    kind: str
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOpened:
+    """The prompt of a visit was assembled."""
+
+    at: float
+    messages: tuple[PromptMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModeAnswered:
+    """A mode landed, or was answered as one that cannot (`state` is then NotLanded or Superseded).
+
+    `cause` is set where the engine itself chose the mode (PauseDeadline).
+    """
+
+    at: float
+    turn: int
+    mode: str
+    state: str = "Landed"
+    reason: str | None = None
+    by: str | None = None
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SteerAnswered:
+    """A steer message landed as the system message `text`, or was answered as one that cannot."""
+
+    at: float
+    turn: int
+    id: str
+    state: str = "Landed"
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswered:
+    """A decision was answered."""
+
+    at: float
+    turn: int
+    id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsLanded:
+    """Changed limits hold from this turn."""
+
+    at: float
+    turn: int
+    generation: int
+    limits: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStarted:
+    """One attempt of a model call began, with its hold (tokens, nano-dollars).
+
+    `endpoint` is 0 for the agent's model and counts its fallbacks; `attempt` counts the attempts of that endpoint.
+    """
+
+    at: float
+    turn: int
+    iteration: int
+    purpose: Purpose
+    endpoint: int
+    attempt: int
+    hold_input: int
+    hold_output: int
+    hold_cost: int | None = None
+    script: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """The attempt gave no reply. What was charged: nothing, or the whole hold where it may have been billed."""
+
+    at: float
+    kind: str
+    message: str
+    input: int = 0
+    output: int = 0
+    cost: int = 0
+    status: int | None = None
+    retry_after: float | None = None
+    mark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyReceived:
+    """What the model answered and what it cost; `cost` is None where no price is known."""
+
+    at: float
+    text: str
+    calls: tuple[AskedCall, ...] = ()
+    finish: Literal["Stop", "Length"] = "Stop"
+    input: int = 0
+    output: int = 0
+    cost: int | None = None
+    counted: bool = False
+    raw: Mapping[str, Any] | None = None
+    mark: int | None = None
+    level: str = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRejected:
+    """A completion's answer was not what was asked for and is asked for again (cause ParseError)."""
+
+    at: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteAdded:
+    """The engine answered a reply with a note of its own, as a user message."""
+
+    at: float
+    note: Literal["Continue", "Repair"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A call passed its gates and runs in this attempt. `digest` is that of the arguments as executed."""
+
+    at: float
+    id: str
+    tool: str
+    effect: str
+    key: str
+    digest: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """A call has its one result.
+
+    `content` is the result in full, `cut_at` the longest text of it that the model is shown (0: all of it).
+    `is_unknown` says that nobody knows what it did. `fatal` names why the step cannot go on. For a step of the graph
+    it holds all that its StepFinished needs: `writes`, `error_type`, `result`.
+    """
+
+    at: float
+    id: str
+    content: str
+    code: CallCode | None = None
+    signal: str = ""
+    message: str = ""
+    cut_at: int = 0
+    writes: Mapping[str, Any] | None = None
+    engine_writes: Mapping[str, Any] | None = None
+    is_unknown: bool = False
+    fatal: str | None = None
+    error_type: str | None = None
+    result: Mapping[str, Any] | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """A visit ended with a signal; `error_type` is the cause of an abnormal end."""
+
+    at: float
+    signal: str
+    writes: Mapping[str, Any] | None = None
+    error_type: str | None = None
+    error_message: str = ""
+    partial: str | None = None
+    turn_ending: str | None = None
+    result: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkBegan:
+    """The run waits without advancing, until `wake` (epoch seconds) at the latest."""
+
+    at: float
+    reason: str
+    turn: int
+    wake: float | None = None
+    on_timeout: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkReleased:
+    """The park holds no pod any more."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParkEnded:
+    """The run goes on. `since`, where it is set, is when a park began that could not be journaled."""
+
+    at: float
+    reason: str
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run has ended; nothing follows."""
+
+    at: float
+    signal: str
+    reason: str
+    message: str = ""
+    error_type: str | None = None
+    error_message: str = ""
+    partial: str | None = None
+    turn_ending: str | None = None
+    result: Mapping[str, Any] | None = None
+
+
+Fact = (
+    RunStarted
+    | AttemptStarted
+    | StepEntered
+    | PromptOpened
+    | ModeAnswered
+    | SteerAnswered
+    | ApprovalAnswered
+    | LimitsLanded
+    | ModelStarted
+    | ModelFailed
+    | ReplyReceived
+    | ReplyRejected
+    | NoteAdded
+    | CallStarted
+    | CallFinished
+    | StepFinished
+    | ParkBegan
+    | ParkReleased
+    | ParkEnded
+    | RunEnded
+)
+Facts = tuple[Fact, ...]
+
+FACTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)}
+
+
+# ---------------------------------------------------------------- the form in the journal
+
+_Column = tuple[str, Any, bool]
+
+
+def _columns(kind: type[Any]) -> tuple[_Column, ...]:
+    """Return name, default and whether it is a tuple of values, for each field of a kind of fact."""
+    nested = {"messages", "calls"}
+    return tuple((f.name, None if f.default is MISSING else f.default, f.name in nested) for f in fields(kind))
+
+
+_COLUMNS: Mapping[type[Any], tuple[_Column, ...]] = {kind: _columns(kind) for kind in FACTS.values()}
+
+
+def encode(fact: Fact) -> RawEntry:
+    """Return a fact as a journal entry; fields that have their default are left out."""
+    kind = type(fact)
+    entry: dict[str, Any] = {"v": VERSION, "fact": kind.__name__}
+    for name, default, is_nested in _COLUMNS[kind]:
+        value = getattr(fact, name)
+        if is_nested:
+            if value:
+                entry[name] = [{slot: getattr(item, slot) for slot in item.__slots__} for item in value]
+        elif value is not default and (value or value != default):
+            entry[name] = value
+    return entry
+
+
+def decode(entry: RawEntry) -> Fact:
+    """Return the fact of a journal entry; raises JournalCorrupt for what is none, or is of a newer version."""
+    version, name = entry.get("v"), entry.get("fact")
+    if not isinstance(version, int) or version > VERSION:
+        raise JournalCorrupt(f"an entry has version {version!r}; this engine reads up to {VERSION}: use a newer runner")
+    if not isinstance(name, str) or name not in FACTS:
+        raise JournalCorrupt(f"an entry is a fact {name!r:.80}, which this engine does not know")
+    try:
+        fact: Fact = _reader(name)({key: value for key, value in entry.items() if key not in ("v", "fact")})
+    except ValidationError as error:
+        raise JournalCorrupt(f"an entry is no {name}: {error.errors()[0]['msg']}") from None
+    return fact
+
+
+def decode_all(entries: Sequence[RawEntry]) -> Iterable[Fact]:
+    """Yield the facts of a journal; raises JournalCorrupt that says which entry is wrong."""
+    for number, entry in enumerate(entries):
+        try:
+            yield decode(entry)
+        except JournalCorrupt as corrupt:
+            raise JournalCorrupt(f"entry {number}: {corrupt}") from None
+
+
+@cache
+def _reader(name: str) -> Callable[[Any], Any]:
+    return TypeAdapter(FACTS[name]).validate_python

@@ -1,0 +1,137 @@
+"""Frames: the loop facts that viewers see (engine.md §16). No values, no arguments, no names that a model chose."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pilothouse_engine.facts import (
+    CallFinished,
+    Fact,
+    LimitsLanded,
+    ModeAnswered,
+    ParkBegan,
+    ParkEnded,
+    ParkReleased,
+    ReplyReceived,
+    RunEnded,
+    SteerAnswered,
+    StepEntered,
+    StepFinished,
+    decode_all,
+)
+from pilothouse_engine.parks import iso
+from pilothouse_engine.ports import Frame, RawEntry
+from pilothouse_engine.state import RunState
+
+UNDECLARED = "(undeclared)"
+
+
+def advance(state: RunState, fact: Fact) -> tuple[Frame, ...]:
+    """Apply a fact and return the frames that it makes; the newest ones stay in the state's trace."""
+    build = _BUILDERS.get(type(fact))
+    frames = tuple(build(state, fact)) if build is not None else ()
+    state.apply(fact)
+    state.trace.extend(frames)
+    return frames
+
+
+def fold(entries: Sequence[RawEntry], context: Mapping[str, Any]) -> RunState:
+    """Return the state of a run from its journal and the context that it began with; raises JournalCorrupt."""
+    state = RunState(context=dict(context))
+    for fact in decode_all(entries):
+        advance(state, fact)
+    return state
+
+
+def _frame(state: RunState, at: float, kind: str, **fields: Any) -> Frame:
+    frame = {"kind": kind, "turn": state.turn, "time": iso(at)}
+    frame.update((key, value) for key, value in fields.items() if value is not None)
+    return frame
+
+
+def _step_entered(state: RunState, fact: StepEntered) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Step", step=fact.step, stepKind=fact.kind, event="Entered")
+
+
+def _step_finished(state: RunState, fact: StepFinished) -> Iterator[Frame]:
+    visit = state.visit
+    assert visit is not None
+    yield _frame(state, fact.at, "Step", step=visit.step, stepKind=visit.kind, event="Finished", signal=fact.signal)
+    if visit.is_agent:
+        yield _frame(
+            state,
+            fact.at,
+            "Outcome",
+            step=visit.step,
+            signal=fact.signal,
+            reason=fact.error_type,
+            turnEnding=fact.turn_ending,
+        )
+
+
+def _reply_received(state: RunState, fact: ReplyReceived) -> Iterator[Frame]:
+    visit = state.visit
+    assert visit is not None
+    yield _frame(
+        state,
+        fact.at,
+        "Iteration",
+        step=visit.step,
+        iteration=visit.replies + 1,
+        toolCalls=len(fact.calls),
+        tokens=state.account.used + fact.input + fact.output,
+    )
+
+
+def _call_finished(state: RunState, fact: CallFinished) -> Iterator[Frame]:
+    visit = state.visit
+    assert visit is not None
+    if not visit.is_agent:
+        return
+    call = visit.call_ids[fact.id]
+    # Only a call that passed its gates is known to name a declared tool.
+    is_known = call.started is not None or fact.code not in ("tool_unknown", "tool_call_unresolved")
+    tool = call.asked.name if is_known else UNDECLARED
+    yield _frame(state, fact.at, "ToolCall", tool=tool, code=fact.code or "ok", seconds=round(fact.seconds, 3))
+
+
+def _mode_answered(state: RunState, fact: ModeAnswered) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Control", directive=fact.mode, landing=fact.state, landedTurn=fact.turn, by=fact.by)
+
+
+def _steer_answered(state: RunState, fact: SteerAnswered) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Control", directive="Steer", id=fact.id, landing=fact.state, landedTurn=fact.turn)
+
+
+def _limits_landed(state: RunState, fact: LimitsLanded) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Control", directive="Limits", landing="Landed", landedTurn=fact.turn)
+
+
+def _park_began(state: RunState, fact: ParkBegan) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Park", reason=fact.reason, event="Began")
+
+
+def _park_released(state: RunState, fact: ParkReleased) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Park", reason=state.park.reason if state.park else None, event="Released")
+
+
+def _park_ended(state: RunState, fact: ParkEnded) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Park", reason=fact.reason, event="Ended")
+
+
+def _run_ended(state: RunState, fact: RunEnded) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Outcome", signal=fact.signal, reason=fact.reason, turnEnding=fact.turn_ending)
+
+
+_BUILDERS: Mapping[type[Any], Callable[[RunState, Any], Iterator[Frame]]] = {
+    StepEntered: _step_entered,
+    StepFinished: _step_finished,
+    ReplyReceived: _reply_received,
+    CallFinished: _call_finished,
+    ModeAnswered: _mode_answered,
+    SteerAnswered: _steer_answered,
+    LimitsLanded: _limits_landed,
+    ParkBegan: _park_began,
+    ParkReleased: _park_released,
+    ParkEnded: _park_ended,
+    RunEnded: _run_ended,
+}

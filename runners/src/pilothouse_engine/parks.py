@@ -1,0 +1,76 @@
+"""Parks: waiting without advancing, and what ends it (engine.md §8). Pure."""
+
+from datetime import UTC, datetime
+
+from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
+from pilothouse_api.wake import wake_due
+from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl, Release, WaitParked
+from pilothouse_engine.control import RETRY_SECONDS, plan_mode
+from pilothouse_engine.facts import Fact, Facts, ModeAnswered, ParkBegan, ParkEnded, ParkReleased
+from pilothouse_engine.state import RunState
+
+STOPPED = "Stopped"
+"""Reason of the park of an attempt that its host asked to let go: the next attempt goes on at once."""
+
+LONGEST_WAIT_SECONDS = 300.0
+
+
+def iso(at: float) -> str:
+    """Return a moment (epoch seconds) as RFC 3339."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parked_report(park: ParkBegan, *, is_released: bool) -> Parked:
+    """Return a park as the snapshot says it."""
+    return Parked(
+        reason=park.reason,
+        turn=park.turn,
+        since=iso(park.at),
+        wake=None if park.wake is None else iso(park.wake),
+        released=is_released,
+        on_timeout=park.on_timeout,
+    )
+
+
+def plan_parked(state: RunState, inputs: Inputs) -> Action:
+    """Return what happens next to a run that is parked."""
+    park = state.park
+    assert park is not None
+    if inputs.read_tick != state.tick:
+        return ReadControl()
+    if park.reason != "Paused":
+        if inputs.failure is None:
+            return Commit((ParkEnded(inputs.now, park.reason),))
+        return WaitParked(RETRY_SECONDS)
+    return _plan_paused(state, inputs, park)
+
+
+def _plan_paused(state: RunState, inputs: Inputs, park: ParkBegan) -> Action:
+    control = inputs.directives.control if inputs.directives is not None else None
+    is_past = park.wake is not None and inputs.now >= park.wake
+    if inputs.failure is None:
+        snapshot = Snapshot(attempt=inputs.attempt, parked=parked_report(park, is_released=state.is_released))
+        if wake_due(snapshot, control, datetime.fromtimestamp(inputs.now, UTC)):
+            landed = plan_mode(state, control, inputs.now, state.turn)
+            if landed is not None:
+                return Commit((landed, ParkEnded(inputs.now, park.reason)))
+    if is_past and park.on_timeout == "Abort":
+        return Commit((_pause_deadline(state, inputs, park), ParkEnded(inputs.now, park.reason)))
+    if is_past:
+        return Release() if state.is_released else Commit((ParkReleased(inputs.now),))
+    left = LONGEST_WAIT_SECONDS if park.wake is None else park.wake - inputs.now
+    return WaitParked(min(left, RETRY_SECONDS if inputs.failure is not None else LONGEST_WAIT_SECONDS))
+
+
+def _pause_deadline(state: RunState, inputs: Inputs, park: ParkBegan) -> Fact:
+    seconds = (park.wake or inputs.now) - park.at
+    reason = f"paused for {seconds:g} s, which is pauseSeconds, and nobody resumed it"
+    return ModeAnswered(inputs.now, state.turn, "Abort", "Landed", reason, cause="PauseDeadline")
+
+
+def plan_release(state: RunState, now: float) -> Action:
+    """Return how an attempt that was asked to let go does so."""
+    if state.park is not None:
+        return Release() if state.is_released else Commit((ParkReleased(now),))
+    facts: Facts = (ParkBegan(now, STOPPED, state.turn), ParkReleased(now))
+    return Commit(facts)

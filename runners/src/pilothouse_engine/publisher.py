@@ -1,0 +1,106 @@
+"""Snapshots on their way out: coalesced while the run goes on, at once where somebody waits for them."""
+
+import asyncio
+from collections.abc import Callable
+
+from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_engine.alarms import Alarm, Alarms
+from pilothouse_engine.ports import Clock, RunStore, StoreFailure
+
+LAZY_INTERVALS = 10
+"""What the next turn will publish anyway waits for so many intervals."""
+
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 30.0
+
+
+class Publisher:
+    """Publishes the newest snapshot; one write at a time, at most one per interval unless it is urgent.
+
+    `build` returns None while the journal does not hold everything that the state knows. `lost` is set when the run
+    is not this attempt's any more; `on_lost` is called then.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        clock: Clock,
+        alarms: Alarms,
+        interval: float,
+        build: Callable[[], Snapshot | None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._alarms = alarms
+        self._interval = interval
+        self._build = build
+        self._on_lost = on_lost
+        self._alarm: Alarm | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._published_at = float("-inf")
+        self._retry = FIRST_RETRY_SECONDS
+        self.failure: StoreFailure | None = None
+        self.lost: StoreFailure | None = None
+        self.published: Snapshot | None = None
+
+    def mark(self, *, is_lazy: bool = False) -> None:
+        """Publish soon; lazily where it can wait for the next turn."""
+        now = self._clock.monotonic()
+        due = max(now, self._published_at + self._interval)
+        if is_lazy:
+            due += LAZY_INTERVALS * self._interval
+        self._set_alarm(due - now)
+
+    async def publish(self) -> StoreFailure | None:
+        """Publish now; on a failure the next attempt is made later, on its own."""
+        await self._settle()
+        await self._publish()
+        return self.failure
+
+    async def aclose(self) -> None:
+        """Stop; what is under way is cancelled."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _settle(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+    def _set_alarm(self, seconds: float) -> None:
+        due = self._clock.monotonic() + seconds
+        if self._alarm is not None and not self._alarm.is_cancelled:
+            if self._alarm.when <= due:
+                return
+            self._alarm.cancel()
+        self._alarm = self._alarms.set(seconds, self._ring)
+
+    def _ring(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._set_alarm(self._interval)
+            return
+        self._task = asyncio.get_running_loop().create_task(self._publish(), name="pilothouse-publish")
+
+    async def _publish(self) -> None:
+        snapshot = self._build()
+        if snapshot is None or self.lost is not None:
+            if self.lost is None:
+                self._set_alarm(self._interval)
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._published_at = self._clock.monotonic()
+        self.failure = await self._store.publish(snapshot)
+        if self.failure is None:
+            self.published = snapshot
+            self._retry = FIRST_RETRY_SECONDS
+        elif self.failure.kind in ("Fenced", "Gone"):
+            self.lost = self.failure
+            self._on_lost()
+        else:
+            self._set_alarm(self._retry)
+            self._retry = min(self._retry * 2, LONGEST_RETRY_SECONDS)

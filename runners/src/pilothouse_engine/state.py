@@ -1,0 +1,619 @@
+"""The state of a run: the fold of its facts, and nothing else.
+
+`apply` adds one fact in constant time; decisions read the state and never change it. Everything that a crash must not
+forget is here, and everything that is here follows from the journal.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pilothouse_api.v1alpha1.agentrun import RunLimits
+from pilothouse_engine.account import Account, Hold
+from pilothouse_engine.facts import (
+    TOOLS_OFF,
+    ApprovalAnswered,
+    AskedCall,
+    AttemptStarted,
+    CallFinished,
+    CallStarted,
+    Fact,
+    LimitsLanded,
+    ModeAnswered,
+    ModelFailed,
+    ModelStarted,
+    NoteAdded,
+    ParkBegan,
+    ParkEnded,
+    ParkReleased,
+    PromptOpened,
+    ReplyReceived,
+    ReplyRejected,
+    RunEnded,
+    RunStarted,
+    SteerAnswered,
+    StepEntered,
+    StepFinished,
+)
+from pilothouse_engine.ports import Frame, Message, RequestedCall
+from pilothouse_engine.results import compact, shown_result
+
+MESSAGE_OVERHEAD = 16
+"""Tokens that a provider's form of a message may add to its text."""
+
+TRACE_LENGTH = 20
+
+Stage = Literal["Opening", "Ready", "Calling", "Replied", "Batch"]
+"""Where a visit of an agent stands: its prompt is not assembled; at a turn boundary; a model call is under way or has
+failed; a text waits to be judged; calls wait for their results."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the batch under way, or the one call of a step of the graph."""
+
+    asked: AskedCall
+    started: CallStarted | None = None
+    finished: CallFinished | None = None
+    is_counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPrompt:
+    """What the provider said the prompt took, after a reply: a bound for the next one needs only what came since."""
+
+    endpoint: int
+    tokens: int
+    prompt_bytes: int
+    had_tools: bool
+
+
+@dataclass(slots=True)
+class Visit:
+    """One pass through a step."""
+
+    step: str
+    number: int
+    kind: str
+    started_at: float
+    stage: Stage = "Opening"
+    account: Account = field(default_factory=Account)
+
+    messages: list[Message] = field(default_factory=list)
+    raw_from: dict[int, int] = field(default_factory=dict)
+    prompt_bytes: int = 0
+    counted: CountedPrompt | None = None
+
+    model: ModelStarted | None = None
+    failure: ModelFailed | None = None
+    trying_since: float = 0.0
+    replies: int = 0
+    reply: ReplyReceived | None = None
+    rejections: int = 0
+    parts: list[str] = field(default_factory=list)
+    newest_text: str = ""
+    continuations: int = 0
+    repairs: int = 0
+
+    calls: list[Call] = field(default_factory=list)
+    call_ids: dict[str, Call] = field(default_factory=dict)
+    next_call: int = 0
+    tool_calls: int = 0
+    runs_by_tool: dict[str, int] = field(default_factory=dict)
+    identities: dict[str, int] = field(default_factory=dict)
+    last_identity: str = ""
+    streak: int = 0
+    longest_streak: int = 0
+    results: dict[str, str] = field(default_factory=dict)
+    batch_errors: set[tuple[str, str, str]] = field(default_factory=set)
+    failing_batches: int = 0
+    same_errors: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    fatal: CallFinished | None = None
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether the step calls a model."""
+        return self.kind == "Agent"
+
+    def add(self, message: Message) -> None:
+        """Append a message to the prompt."""
+        self.messages.append(message)
+        self.prompt_bytes += bytes_of(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a directive."""
+
+    state: str
+    turn: int
+    at: float
+
+
+@dataclass(slots=True)
+class Report:
+    """One visit, for people."""
+
+    step: str
+    visit: int
+    kind: str
+    started_at: float
+    signal: str | None = None
+    iterations: int = 0
+    tokens: int = 0
+    finished_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEffect:
+    """A call of which nobody knows what it did."""
+
+    call_id: str
+    tool: str
+    at: float
+
+
+@dataclass(slots=True)
+class RunState:
+    """Everything that is known of a run."""
+
+    context: dict[str, Any] = field(default_factory=dict)
+    engine_context: dict[str, Any] = field(default_factory=dict)
+    context_text: str | None = None
+
+    length: int = 0
+    plan: str | None = None
+    attempt: int = 0
+    started_at: float = 0.0
+    last_at: float = 0.0
+    active_seconds: float = 0.0
+    last_progress_at: float = 0.0
+
+    tick: int = 0
+    turn: int = 0
+    is_turn_open: bool = False
+    visits: int = 0
+    visit: Visit | None = None
+    last_step: StepFinished | None = None
+    last_step_id: str | None = None
+    last_step_was_agent: bool = False
+    reports: list[Report] = field(default_factory=list)
+
+    account: Account = field(default_factory=Account)
+    marks: dict[str, list[int]] = field(default_factory=dict)
+    tool_calls: dict[str, int] = field(default_factory=dict)
+    total_tool_calls: int = 0
+    undeclared_tool_calls: int = 0
+    tool_errors: int = 0
+    identical_calls: int = 0
+    effects_settled: int = 0
+    effects_unknown: list[OpenEffect] = field(default_factory=list)
+
+    mode: str = "Run"
+    mode_answer: Answer = Answer("Landed", 0, 0.0)
+    mode_reason: str | None = None
+    refused_mode: str | None = None
+    refused_state: str | None = None
+    abort: ModeAnswered | None = None
+    abort_visit: int | None = None
+    steers: dict[str, Answer] = field(default_factory=dict)
+    approvals: dict[str, Answer] = field(default_factory=dict)
+    limits: RunLimits | None = None
+    limits_landed: LimitsLanded | None = None
+
+    park: ParkBegan | None = None
+    is_released: bool = False
+    result: Mapping[str, Any] | None = None
+    agent_result: Mapping[str, Any] | None = None
+    turn_ending: str | None = None
+    partial: str | None = None
+    ended: RunEnded | None = None
+    trace: deque[Frame] = field(default_factory=lambda: deque(maxlen=TRACE_LENGTH))
+
+    @property
+    def next_turn(self) -> int:
+        """The turn that is under way, or the one that begins next."""
+        return self.turn if self.is_turn_open else self.turn + 1
+
+    def context_json(self) -> str:
+        """Return the public context as JSON, encoded once for each change of it."""
+        if self.context_text is None:
+            self.context_text = compact(self.context)
+        return self.context_text
+
+    def public_context(self) -> dict[str, Any]:
+        """Return a deep copy of the context that models and tools may see."""
+        copy: dict[str, Any] = json.loads(self.context_json())
+        return copy
+
+    def apply(self, fact: Fact) -> None:
+        """Add a fact."""
+        if self.park is None and not isinstance(fact, AttemptStarted):
+            # Parked time is not counted in any deadline, nor is the time between two attempts.
+            self.active_seconds += max(0.0, fact.at - self.last_at)
+        self.last_at = max(self.last_at, fact.at)
+        self.length += 1
+        _APPLY[type(fact)](self, fact)
+
+
+def bytes_of(message: Message) -> int:
+    """Return an upper bound of a message's tokens, from its bytes: no tokenizer makes more tokens than bytes."""
+    size = text_bytes(message.text) + MESSAGE_OVERHEAD
+    for call in message.calls:
+        size += text_bytes(call.name) + text_bytes(call.arguments) + MESSAGE_OVERHEAD
+    return size
+
+
+def text_bytes(text: str) -> int:
+    """Return the length of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+# ---------------------------------------------------------------- the run and its visits
+
+
+def _run_started(state: RunState, fact: RunStarted) -> None:
+    state.plan = fact.plan
+    state.started_at = state.last_progress_at = fact.at
+    state.active_seconds = 0.0
+
+
+def _attempt_started(state: RunState, fact: AttemptStarted) -> None:
+    state.attempt = fact.attempt
+    state.is_released = False
+    state.tick += 1
+    visit = state.visit
+    if visit is not None and visit.stage == "Calling":
+        # The call is made again; what the lost one took is charged whole, so that no crash spends unseen money.
+        _forfeit(state, visit)
+        visit.stage, visit.model, visit.failure = "Ready", None, None
+
+
+def _forfeit(state: RunState, visit: Visit) -> None:
+    state.account.forfeit()
+    visit.account.forfeit()
+
+
+def _step_entered(state: RunState, fact: StepEntered) -> None:
+    state.visits = fact.visit
+    state.visit = Visit(fact.step, fact.visit, fact.kind, fact.at)
+    state.reports.append(Report(fact.step, fact.visit, fact.kind, fact.at))
+    if fact.turn:
+        _open_turn(state, fact.turn)
+
+
+def _open_turn(state: RunState, turn: int) -> None:
+    if turn > state.turn:
+        state.turn = turn
+        state.is_turn_open = True
+
+
+def _close_turn(state: RunState) -> None:
+    state.is_turn_open = False
+
+
+def _step_finished(state: RunState, fact: StepFinished) -> None:
+    visit = _visit(state)
+    _forfeit(state, visit)
+    report = state.reports[-1]
+    report.signal, report.finished_at = fact.signal, fact.at
+    report.iterations, report.tokens = visit.replies, visit.account.used
+    if fact.writes:
+        _write(state, fact.writes)
+    if fact.error_type is not None:
+        state.engine_context["_last_error"] = fact.error_message
+        state.engine_context["_last_error_type"] = fact.signal
+    if fact.partial:
+        state.engine_context["_partial_result"] = fact.partial
+    if fact.result is not None:
+        state.result = fact.result
+    if visit.is_agent:
+        state.turn_ending, state.partial = fact.turn_ending, fact.partial
+        state.agent_result = fact.writes
+    state.last_step, state.last_step_id, state.last_step_was_agent = fact, visit.step, visit.is_agent
+    state.visit = None
+    state.last_progress_at = fact.at
+    _close_turn(state)
+
+
+def _write(state: RunState, writes: Mapping[str, Any]) -> None:
+    state.context.update(writes)
+    state.context_text = None
+
+
+def _run_ended(state: RunState, fact: RunEnded) -> None:
+    if state.visit is not None:
+        _forfeit(state, state.visit)
+    state.ended = fact
+    state.park = None
+    state.last_progress_at = fact.at
+
+
+def _visit(state: RunState) -> Visit:
+    assert state.visit is not None, "a fact of a visit stands outside of any"
+    return state.visit
+
+
+# ---------------------------------------------------------------- control and parks
+
+
+def _mode_answered(state: RunState, fact: ModeAnswered) -> None:
+    if fact.state != "Landed":
+        state.refused_mode, state.refused_state = fact.mode, fact.state
+        return
+    _open_turn(state, fact.turn)
+    state.mode, state.mode_reason = fact.mode, fact.reason
+    state.mode_answer = Answer(fact.state, fact.turn, fact.at)
+    state.refused_mode = state.refused_state = None
+    if fact.mode == "Abort":
+        state.abort = fact
+        state.abort_visit = state.visit.number if state.visit is not None else None
+
+
+def _steer_answered(state: RunState, fact: SteerAnswered) -> None:
+    state.steers[fact.id] = Answer(fact.state, fact.turn, fact.at)
+    if fact.state == "Landed":
+        _open_turn(state, fact.turn)
+        _visit(state).add(Message("system", fact.text))
+
+
+def _approval_answered(state: RunState, fact: ApprovalAnswered) -> None:
+    state.approvals[fact.id] = Answer(fact.state, fact.turn, fact.at)
+
+
+def _limits_landed(state: RunState, fact: LimitsLanded) -> None:
+    state.limits_landed = fact
+    state.limits = RunLimits.model_validate(fact.limits)
+
+
+def _park_began(state: RunState, fact: ParkBegan) -> None:
+    _open_turn(state, fact.turn)
+    state.park = fact
+    state.is_released = False
+
+
+def _park_released(state: RunState, fact: ParkReleased) -> None:
+    state.is_released = True
+
+
+def _park_ended(state: RunState, fact: ParkEnded) -> None:
+    if fact.since is not None:
+        # It could not be journaled when it began: its time was counted by apply and is taken back.
+        state.active_seconds = max(0.0, state.active_seconds - max(0.0, fact.at - fact.since))
+    state.park = None
+    state.is_released = False
+    state.tick += 1
+    if state.visit is not None:
+        state.visit.trying_since = fact.at
+
+
+# ---------------------------------------------------------------- the prompt and the model
+
+
+def _prompt_opened(state: RunState, fact: PromptOpened) -> None:
+    visit = _visit(state)
+    for message in fact.messages:
+        visit.add(Message(message.role, message.text))
+    visit.stage = "Ready"
+
+
+def _model_started(state: RunState, fact: ModelStarted) -> None:
+    visit = _visit(state)
+    _open_turn(state, fact.turn)
+    hold = Hold(fact.hold_input, fact.hold_output, fact.hold_cost)
+    state.account.take(hold)
+    visit.account.take(hold)
+    if visit.stage != "Calling":
+        visit.trying_since = fact.at
+    visit.stage, visit.model, visit.failure = "Calling", fact, None
+
+
+def _model_failed(state: RunState, fact: ModelFailed) -> None:
+    visit = _visit(state)
+    state.tick += 1
+    state.account.settle(fact.input, fact.output, fact.cost)
+    visit.account.settle(fact.input, fact.output, fact.cost)
+    visit.failure = fact
+    _mark(state, visit, fact.mark)
+
+
+def _mark(state: RunState, visit: Visit, mark: int | None) -> None:
+    if mark is not None and visit.model is not None and visit.model.script is not None:
+        state.marks.setdefault(visit.model.script, []).append(mark)
+
+
+def _reply_received(state: RunState, fact: ReplyReceived) -> None:
+    visit = _visit(state)
+    model = visit.model
+    assert model is not None, "a reply stands without its call"
+    state.tick += 1
+    state.account.settle(fact.input, fact.output, fact.cost)
+    visit.account.settle(fact.input, fact.output, fact.cost)
+    visit.replies += 1
+    visit.reply, visit.failure = fact, None
+    _mark(state, visit, fact.mark)
+    has_tools = model.purpose not in TOOLS_OFF
+    calls = fact.calls if has_tools else ()
+    _add_reply(visit, fact, calls)
+    if fact.counted:
+        visit.counted = CountedPrompt(model.endpoint, fact.input + fact.output, visit.prompt_bytes, has_tools)
+    if calls:
+        visit.stage = "Batch"
+        visit.calls = [Call(asked) for asked in calls]
+        visit.call_ids = {call.asked.id: call for call in visit.calls}
+        visit.next_call, visit.continuations = 0, 0
+        visit.parts = []
+        visit.batch_errors = set()
+    else:
+        visit.stage = "Replied"
+        visit.parts.append(fact.text)
+
+
+def _add_reply(visit: Visit, fact: ReplyReceived, calls: tuple[AskedCall, ...]) -> None:
+    if fact.text:
+        visit.newest_text = fact.text
+    if not fact.text and not calls:
+        return
+    asked = tuple(RequestedCall(call.provider_id, call.name, call.arguments) for call in calls)
+    raw = fact.raw if len(calls) == len(fact.calls) else None
+    if raw is not None and visit.model is not None:
+        visit.raw_from[len(visit.messages)] = visit.model.endpoint
+    visit.add(Message("assistant", fact.text, asked, raw=raw))
+
+
+def _reply_rejected(state: RunState, fact: ReplyRejected) -> None:
+    visit = _visit(state)
+    dropped = visit.messages.pop()
+    visit.prompt_bytes -= bytes_of(dropped)
+    visit.raw_from.pop(len(visit.messages), None)
+    visit.counted = None
+    visit.rejections += 1
+    visit.parts = []
+    visit.stage = "Ready"
+
+
+def _note_added(state: RunState, fact: NoteAdded) -> None:
+    visit = _visit(state)
+    visit.add(Message("user", fact.text))
+    if fact.note == "Continue":
+        visit.continuations += 1
+    else:
+        visit.repairs += 1
+        visit.continuations = 0
+        visit.parts = []
+    _end_turn(state, visit)
+
+
+def _end_turn(state: RunState, visit: Visit) -> None:
+    visit.stage = "Ready"
+    _close_turn(state)
+
+
+# ---------------------------------------------------------------- calls
+
+
+def _call_started(state: RunState, fact: CallStarted) -> None:
+    visit = _visit(state)
+    call = visit.call_ids.get(fact.id)
+    if call is None:  # the one call of a step of the graph
+        call = Call(AskedCall(fact.id, "", fact.tool, "", fact.digest))
+        visit.calls, visit.call_ids = [call], {fact.id: call}
+    if call.started is None and visit.is_agent:
+        _count(state, visit, call)
+        visit.runs_by_tool[fact.tool] = visit.runs_by_tool.get(fact.tool, 0) + 1
+    call.started = fact
+
+
+def _call_finished(state: RunState, fact: CallFinished) -> None:
+    visit = _visit(state)
+    call = visit.call_ids[fact.id]
+    call.finished = fact
+    if call.started is not None:
+        _settle_effect(state, call, fact)
+    if fact.engine_writes:
+        state.engine_context.update(fact.engine_writes)
+    state.last_progress_at = fact.at
+    if not visit.is_agent:
+        return
+    if not call.is_counted and fact.code != "tool_call_unresolved":
+        _count(state, visit, call, is_declared=fact.code != "tool_unknown")
+    if fact.code is not None and fact.code != "tool_call_unresolved":
+        state.tool_errors += 1
+    if fact.writes:
+        _write(state, fact.writes)
+    if fact.fatal is not None and visit.fatal is None:
+        visit.fatal = fact
+    _note_error(visit, call, fact)
+    visit.results[fact.id] = fact.content
+    _show_results(state, visit)
+
+
+def _count(state: RunState, visit: Visit, call: Call, *, is_declared: bool = True) -> None:
+    call.is_counted = True
+    visit.tool_calls += 1
+    state.total_tool_calls += 1
+    if is_declared:
+        state.tool_calls[call.asked.name] = state.tool_calls.get(call.asked.name, 0) + 1
+    else:
+        state.undeclared_tool_calls += 1
+    identity = identity_of(call.asked)
+    visit.identities[identity] = visit.identities.get(identity, 0) + 1
+    visit.streak = visit.streak + 1 if identity == visit.last_identity else 1
+    visit.last_identity = identity
+    visit.longest_streak = max(visit.longest_streak, visit.streak)
+    state.identical_calls = max(state.identical_calls, visit.streak)
+
+
+def identity_of(asked: AskedCall) -> str:
+    """Return what makes two calls identical: tool and arguments as the model wrote them."""
+    return f"{asked.digest}{asked.name}"
+
+
+def _settle_effect(state: RunState, call: Call, fact: CallFinished) -> None:
+    state.tick += 1
+    if call.started is None or call.started.effect == "ReadOnly":
+        return
+    if fact.is_unknown:
+        state.effects_unknown.append(OpenEffect(fact.id, call.started.tool, call.started.at))
+    else:
+        state.effects_settled += 1
+
+
+COUNTED_ERRORS: frozenset[str] = frozenset(
+    {
+        "tool_error",
+        "tool_invalid_arguments",
+        "tool_arguments_truncated",
+        "tool_unknown",
+        "tool_max_calls",
+        "tool_policy_denied",
+    }
+)
+"""Codes that recovery counts (engine.md §3, the table)."""
+
+
+def _note_error(visit: Visit, call: Call, fact: CallFinished) -> None:
+    if fact.code in COUNTED_ERRORS:
+        visit.batch_errors.add((call.asked.name, str(fact.code), fact.message))
+
+
+def _show_results(state: RunState, visit: Visit) -> None:
+    """Append finished results in the order of the calls; the last one ends the turn."""
+    while visit.next_call < len(visit.calls):
+        call = visit.calls[visit.next_call]
+        if call.finished is None:
+            return
+        text = shown_result(call.asked.id, call.finished.content, call.finished.cut_at)
+        visit.add(Message("tool", text, provider_id=call.asked.provider_id, name=call.asked.name))
+        visit.next_call += 1
+    if visit.batch_errors:
+        visit.failing_batches += 1
+        for error in visit.batch_errors:
+            visit.same_errors[error] = visit.same_errors.get(error, 0) + 1
+    _end_turn(state, visit)
+
+
+_APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
+    RunStarted: _run_started,
+    AttemptStarted: _attempt_started,
+    StepEntered: _step_entered,
+    PromptOpened: _prompt_opened,
+    ModeAnswered: _mode_answered,
+    SteerAnswered: _steer_answered,
+    ApprovalAnswered: _approval_answered,
+    LimitsLanded: _limits_landed,
+    ModelStarted: _model_started,
+    ModelFailed: _model_failed,
+    ReplyReceived: _reply_received,
+    ReplyRejected: _reply_rejected,
+    NoteAdded: _note_added,
+    CallStarted: _call_started,
+    CallFinished: _call_finished,
+    StepFinished: _step_finished,
+    ParkBegan: _park_began,
+    ParkReleased: _park_released,
+    ParkEnded: _park_ended,
+    RunEnded: _run_ended,
+}

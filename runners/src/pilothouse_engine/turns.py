@@ -1,0 +1,359 @@
+"""A visit of an Agent step: opening, model calls with their holds, retries and fallbacks, and answers. Pure."""
+
+import logging
+from typing import assert_never
+
+from pilothouse_api.plan import IntegrityError
+from pilothouse_api.signals import ABORTED, BUDGET_EXCEEDED, DEFAULT, ERROR, MAX_ITERATIONS, UNRECOVERABLE
+from pilothouse_api.templates import MissingPath
+from pilothouse_engine.account import (
+    ASSUMED_OUTPUT_TOKENS,
+    DoesNotFit,
+    Hold,
+    reserve,
+    room_for_answer,
+)
+from pilothouse_engine.actions import Action, CallModel, Commit, Inputs, ReadControl, Sleep
+from pilothouse_engine.batch import plan_batch
+from pilothouse_engine.catalog import Catalog, PlannedStep
+from pilothouse_engine.context import fit_writes
+from pilothouse_engine.control import plan_checkpoint, plan_interruption
+from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
+from pilothouse_engine.facts import TOOLS_OFF, ModelStarted, NoteAdded, PromptOpened, Purpose, ReplyRejected
+from pilothouse_engine.limits import Limits
+from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
+from pilothouse_engine.ports import RETRIED_FAILURES
+from pilothouse_engine.prompts import (
+    CONTINUE_NOTE,
+    FINISH_NOTE,
+    STOPPED_TEXT,
+    WRAP_UP_NOTE,
+    open_autonomous,
+    open_completion,
+    repair_note,
+)
+from pilothouse_engine.state import RunState, Visit, text_bytes
+
+MAX_CONTINUATIONS = 2
+MAX_REPAIRS = 1
+ADAPTER_GRACE_SECONDS = 5.0
+"""How much later than its own deadline an adapter may answer before the engine stops waiting."""
+
+PINNED: dict[Purpose, str] = {"WrapUp": WRAP_UP_NOTE, "BudgetWrapUp": WRAP_UP_NOTE, "Finish": FINISH_NOTE}
+"""Notes that join the system text of one request and are never stored."""
+
+_log = logging.getLogger("pilothouse.engine")
+
+
+def plan_agent(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
+    """Return what happens next in a visit of an Agent step."""
+    visit = state.visit
+    assert visit is not None
+    match visit.stage:
+        case "Opening":
+            return _plan_opening(catalog, state, inputs)
+        case "Ready":
+            return _plan_turn(catalog, state, inputs)
+        case "Calling":
+            return _plan_after_failure(catalog, state, inputs)
+        case "Replied":
+            return _plan_answer(catalog, state, inputs)
+        case "Batch":
+            return plan_batch(catalog, state, inputs)
+        case _:
+            assert_never(visit.stage)
+
+
+def _exit(state: RunState, inputs: Inputs, signal: str, error_type: str, message: str) -> Commit:
+    return Commit(plan_exit(state, inputs.now, signal, error_type, message))
+
+
+# ---------------------------------------------------------------- before the call
+
+
+def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
+    visit = state.visit
+    assert visit is not None
+    agent = catalog.agent(visit.step).agent
+    try:
+        if agent.mode == "Completion":
+            context = {**state.context, **state.engine_context}
+            return Commit((PromptOpened(inputs.now, open_completion(catalog.plan, agent, context)),))
+        messages, missing = open_autonomous(catalog.plan, agent, state.context)
+    except IntegrityError as error:
+        return _exit(state, inputs, ERROR, "IntegrityViolation", str(error))
+    except MissingPath as error:
+        return _exit(state, inputs, ERROR, "MissingContext", f"a template of step {visit.step}: {error}")
+    for path in missing:
+        _log.warning("agent.context_missing step=%s path=%s", visit.step, path)
+    return Commit((PromptOpened(inputs.now, messages),))
+
+
+def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
+    """Plan the turn that begins, from the top of engine.md §1."""
+    visit = state.visit
+    assert visit is not None
+    planned = catalog.agent(visit.step)
+    if state.abort is not None:
+        return _exit(state, inputs, ABORTED, state.abort.cause or "Aborted", state.abort.reason or "")
+    ended = _plan_recovery(planned, state, inputs)
+    if ended is not None:
+        return ended
+    action = plan_checkpoint(catalog, state, inputs, visit.step)
+    if action is not None:
+        return action
+    limits = catalog.limits(visit.step, state.limits)
+    spent = limits.remaining(state.account, visit.account).spent()
+    if spent is not None:
+        return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", spent)
+    if planned.agent.mode == "Completion":
+        attempt = visit.rejections + 1
+        return _plan_call(catalog, state, inputs, "Completion", 0, attempt)
+    iteration = visit.replies + 1
+    if iteration > limits.max_iterations:
+        if state.mode == "Finish":
+            return _finish_without_answer(planned, state, inputs)
+        message = f"{visit.replies} iterations were made: raise limits.maxIterations ({limits.max_iterations})"
+        return _exit(state, inputs, MAX_ITERATIONS, "MaxIterations", message)
+    return _plan_call(catalog, state, inputs, _purpose(planned, state, limits, iteration), 0, 1)
+
+
+def _purpose(planned: PlannedStep, state: RunState, limits: Limits, iteration: int) -> Purpose:
+    if state.mode == "Finish":
+        return "Finish"
+    wraps_up = planned.agent.last_iteration == "WrapUp" and limits.max_iterations > 1
+    return "WrapUp" if wraps_up and iteration == limits.max_iterations else "Regular"
+
+
+def _plan_recovery(planned: PlannedStep, state: RunState, inputs: Inputs) -> Action | None:
+    """End a visit whose tools keep failing (engine.md §5)."""
+    visit = state.visit
+    assert visit is not None
+    if visit.fatal is not None:
+        return _exit(state, inputs, ERROR, visit.fatal.fatal or "ToolTimeout", visit.fatal.message)
+    if not visit.failing_batches or state.mode == "Finish":
+        return None
+    recovery = planned.agent.recovery
+    worst, count = max(visit.same_errors.items(), key=lambda item: item[1])
+    tool = worst[0] if worst[0] in planned.tools else "(undeclared)"
+    if count >= recovery.max_same_error:
+        message = (
+            f"{tool} failed with {worst[1]} in {count} batches: recovery.maxSameError is {recovery.max_same_error}"
+        )
+        return _exit(state, inputs, UNRECOVERABLE, "SameErrorRepeated", message)
+    if visit.failing_batches >= recovery.max_failing_batches:
+        message = (
+            f"{visit.failing_batches} batches failed, {tool} with {worst[1]}:"
+            f" recovery.maxFailingBatches is {recovery.max_failing_batches}"
+        )
+        return _exit(state, inputs, UNRECOVERABLE, "ToolsKeepFailing", message)
+    return None
+
+
+def _plan_call(
+    catalog: Catalog, state: RunState, inputs: Inputs, purpose: Purpose, endpoint: int, attempt: int
+) -> Action:
+    """Reserve and start one attempt; with no room for it, a shorter wrap-up turn, else the step ends."""
+    visit = state.visit
+    assert visit is not None
+    limits = catalog.limits(visit.step, state.limits)
+    remaining = limits.remaining(state.account, visit.account)
+    price = catalog.price(visit.step, endpoint)
+    planned = catalog.agent(visit.step)
+    longest = planned.endpoints[endpoint].max_output_tokens or ASSUMED_OUTPUT_TOKENS
+    hold = reserve(prompt_bound(planned, visit, purpose, endpoint), longest, price, remaining)
+    if isinstance(hold, Hold):
+        return _call(catalog, state, inputs, purpose, endpoint, attempt, hold, None)
+    refused = hold
+    if purpose == "Completion":
+        return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", refused.message)
+    shorter: Purpose = "BudgetWrapUp" if purpose == "Regular" else purpose
+    prompt = prompt_bound(planned, visit, shorter, endpoint)
+    room = room_for_answer(prompt, longest, price, remaining)
+    hold = reserve(prompt, room, price, remaining) if room else refused
+    if isinstance(hold, DoesNotFit):
+        if purpose == "Finish":
+            return _finish_without_answer(planned, state, inputs)
+        return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", refused.message)
+    return _call(catalog, state, inputs, shorter, endpoint, attempt, hold, room)
+
+
+def prompt_bound(planned: PlannedStep, visit: Visit, purpose: Purpose, endpoint: int) -> int:
+    """Return the most tokens that the next prompt can have: what was counted before, plus the bytes of what is new."""
+    pinned = PINNED.get(purpose)
+    extra = text_bytes(pinned) if pinned else 0
+    tools = 0 if purpose in TOOLS_OFF else planned.specs_bytes
+    counted = visit.counted
+    if counted is None or counted.endpoint != endpoint:
+        return visit.prompt_bytes + tools + extra
+    new = visit.prompt_bytes - counted.prompt_bytes
+    return counted.tokens + new + extra + (0 if counted.had_tools else tools)
+
+
+def _call(
+    catalog: Catalog,
+    state: RunState,
+    inputs: Inputs,
+    purpose: Purpose,
+    endpoint: int,
+    attempt: int,
+    hold: Hold,
+    output_cap: int | None,
+) -> Action:
+    visit = state.visit
+    assert visit is not None
+    planned = catalog.agent(visit.step)
+    model = planned.endpoints[endpoint]
+    try:
+        script = catalog.text(model.script) if model.script is not None else None
+    except IntegrityError as error:
+        return _exit(state, inputs, ERROR, "IntegrityViolation", str(error))
+    if output_cap is not None:
+        model = model.model_copy(update={"max_output_tokens": output_cap})
+    return CallModel(
+        started=ModelStarted(
+            inputs.now,
+            state.next_turn,
+            visit.replies + 1,
+            purpose,
+            endpoint,
+            attempt,
+            hold.input,
+            hold.output,
+            hold.cost,
+            catalog.script_key(model),
+        ),
+        endpoint=model,
+        tools=() if purpose in TOOLS_OFF else planned.specs,
+        pinned=PINNED.get(purpose),
+        script=script,
+        timeout=model.timeout_seconds + ADAPTER_GRACE_SECONDS,
+    )
+
+
+# ---------------------------------------------------------------- after a failure
+
+
+def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
+    """Retry, go to the next fallback, or end the step (engine.md §5)."""
+    visit = state.visit
+    assert visit is not None and visit.model is not None
+    failure, model = visit.failure, visit.model
+    if state.abort is not None:
+        return _exit(state, inputs, ABORTED, state.abort.cause or "Aborted", state.abort.reason or "")
+    if failure is not None and inputs.read_tick != state.tick:
+        return ReadControl()
+    landed = plan_interruption(state, inputs)
+    if landed is not None and landed.mode == "Abort":  # retries may take minutes: an abort does not wait for them
+        return Commit((landed,))
+    if failure is None:  # the call was interrupted and the run goes on: make it again
+        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt)
+    planned = catalog.agent(visit.step)
+    due = _retry_due(planned, visit)
+    if due is not None:
+        if inputs.now < due:
+            return Sleep(due - inputs.now)
+        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt + 1)
+    if model.endpoint + 1 < len(planned.endpoints) and failure.kind not in ("Refused", "ContextWindowExceeded"):
+        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint + 1, 1)
+    return _exit(state, inputs, ERROR, failure_reason(failure.kind), failure.message)
+
+
+def failure_reason(kind: str) -> str:
+    """Return the cause that an exit names for a model failure."""
+    return kind if kind in ("ContextWindowExceeded", "ScriptSpent") else f"Model{kind}"
+
+
+def _retry_due(planned: PlannedStep, visit: Visit) -> float | None:
+    """Return when the same endpoint is tried again, or None where its attempts are spent."""
+    failure, model, retry = visit.failure, visit.model, planned.agent.retry
+    assert failure is not None and model is not None
+    cause = "Timeout" if failure.kind == "Timeout" else "Error"
+    if failure.kind not in RETRIED_FAILURES or cause not in retry.causes or model.attempt >= retry.attempts:
+        return None
+    backoff = min(retry.backoff_seconds * 2 ** (model.attempt - 1), retry.max_backoff_seconds)
+    due = failure.at + max(float(backoff), failure.retry_after or 0.0)
+    return due if due < visit.trying_since + retry.deadline_seconds else None
+
+
+# ---------------------------------------------------------------- after a reply without calls
+
+
+def _plan_answer(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
+    """Judge the text of a reply: continue it, accept it, have it repaired, or end the step."""
+    visit = state.visit
+    assert visit is not None and visit.model is not None and visit.reply is not None
+    planned = catalog.agent(visit.step)
+    limits = catalog.limits(visit.step, state.limits)
+    has_iteration_left = visit.replies < limits.max_iterations and visit.model.purpose in ("Regular", "BudgetWrapUp")
+    text = "".join(visit.parts)
+    if not text.strip():
+        return _plan_no_text(planned, state, inputs)
+    if visit.reply.finish == "Length" and has_iteration_left and visit.continuations < MAX_CONTINUATIONS:
+        return Commit((NoteAdded(inputs.now, "Continue", CONTINUE_NOTE),))
+    verdict = judge_answer(planned.agent, visit.step, text)
+    if isinstance(verdict, Accepted):
+        return _accept(state, inputs, verdict)
+    return _plan_rejected(planned, state, inputs, verdict, has_iteration_left)
+
+
+def _accept(state: RunState, inputs: Inputs, verdict: Accepted) -> Action:
+    visit = state.visit
+    assert visit is not None
+    used = len(state.context_json().encode("utf-8", "surrogatepass"))
+    where = f"journal/visit-{visit.number}"
+    writes = fit_writes(state.context, used, verdict.writes, inputs.settings.max_context_bytes, where)
+    return Commit(plan_exit(state, inputs.now, verdict.signal, writes=writes, turn_ending=turn_ending(visit)))
+
+
+def turn_ending(visit: Visit) -> str | None:
+    """Return how the last turn ended, the first that applies (engine.md §7)."""
+    if visit.model is not None and visit.model.purpose == "Finish":
+        return "Interrupted"
+    if visit.reply is not None and visit.reply.finish == "Length":
+        return "Length"
+    if visit.model is not None and visit.model.purpose in ("WrapUp", "BudgetWrapUp"):
+        return "StepLimit"
+    return None
+
+
+def _plan_no_text(planned: PlannedStep, state: RunState, inputs: Inputs) -> Action:
+    visit = state.visit
+    assert visit is not None and visit.model is not None and visit.reply is not None
+    purpose, calls = visit.model.purpose, len(visit.reply.calls)
+    if purpose == "Finish":
+        return _finish_without_answer(planned, state, inputs)
+    if calls and purpose == "WrapUp":
+        message = f"the last iteration asked for {calls} tool calls instead of answering"
+        return _exit(state, inputs, MAX_ITERATIONS, "MaxIterations", message)
+    if calls and purpose == "BudgetWrapUp":
+        message = f"the last turn that the budget allowed asked for {calls} tool calls instead of answering"
+        return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", message)
+    return _exit(state, inputs, ERROR, "EmptyReply", "the model answered with neither text nor a tool call")
+
+
+def _plan_rejected(
+    planned: PlannedStep, state: RunState, inputs: Inputs, verdict: Rejected, has_iteration_left: bool
+) -> Action:
+    visit = state.visit
+    assert visit is not None and visit.model is not None
+    agent = planned.agent
+    if visit.model.purpose == "Finish":
+        return _finish_without_answer(planned, state, inputs)
+    if agent.mode == "Completion":
+        if "ParseError" in agent.retry.causes and visit.model.attempt < agent.retry.attempts:
+            return Commit((ReplyRejected(inputs.now, verdict.problem),))
+    elif has_iteration_left and visit.repairs < MAX_REPAIRS:
+        return Commit((NoteAdded(inputs.now, "Repair", repair_note(verdict.problem, agent.outcome.enum)),))
+    return _exit(state, inputs, ERROR, "InvalidOutcome", f"the final answer cannot be used: {verdict.problem}")
+
+
+def _finish_without_answer(planned: PlannedStep, state: RunState, inputs: Inputs) -> Action:
+    """End a visit that was asked to finish and has no valid answer (engine.md §7)."""
+    outcome = planned.agent.outcome
+    if outcome.enum is None:
+        writes = {write_key(outcome, planned.step.id): STOPPED_TEXT}
+        return Commit(plan_exit(state, inputs.now, DEFAULT, writes=writes, turn_ending="Interrupted"))
+    message = "the run was asked to finish and the last turn gave no valid answer"
+    facts = plan_exit(state, inputs.now, ABORTED, FINISHED_WITHOUT_ANSWER, message, turn_ending="Interrupted")
+    return Commit(facts)
