@@ -68,9 +68,11 @@ def _how_to_steer(run: AgentRun, hint: str) -> list[Text]:
 def frame_line(frame: Frame) -> str | None:
     """Return a frame as one line of a log, None for one that says nothing to a person."""
     kind = str(frame.get("kind", ""))
-    line = _FRAME_LINES[kind](frame) if kind in _FRAME_LINES else None
+    if kind not in _FRAME_LINES or (kind == "Outcome" and not frame.get("reason")):
+        return None  # an Outcome without a reason is told by its Step frame
+    line = _FRAME_LINES[kind](frame)
     turn = frame.get("turn")
-    return None if line is None else clean_line(f"turn {turn}: {line}" if turn is not None else line)
+    return clean_line(f"turn {turn}: {line}" if turn is not None else line)
 
 
 def _step(frame: Mapping[str, Any]) -> str:
@@ -91,11 +93,15 @@ def _tool_call(frame: Mapping[str, Any]) -> str:
 
 def _control(frame: Mapping[str, Any]) -> str:
     name = f" {frame['id']}" if frame.get("id") else ""
-    return f"{frame.get('directive')}{name}: {frame.get('landing')}"
+    at = f" at turn {frame['landedTurn']}" if frame.get("landedTurn") is not None else ""
+    return f"{frame.get('directive')}{name} {str(frame.get('landing', '')).lower()}{at}"
 
 
 def _park(frame: Mapping[str, Any]) -> str:
-    return f"parked: {frame.get('reason')}"
+    event = {"Began": "parked", "Ended": "goes on after", "Released": "let go while"}.get(
+        str(frame.get("event")), "park"
+    )
+    return f"{event}: {frame.get('reason')}"
 
 
 def _outcome(frame: Mapping[str, Any]) -> str:

@@ -86,10 +86,11 @@ def _facts(run: AgentRun, snapshot: Snapshot, now: datetime) -> Iterable[tuple[s
 def _phase_line(run: AgentRun) -> Text:
     line = phase_text(run)
     if run.status.exit is not None:
-        why = f"  {run.status.exit.reason}: {run.status.exit.message}".rstrip(": ")
-        line.append(clean_line(why, 500))
+        why = f"{run.status.exit.reason}: {run.status.exit.message}".rstrip(": ")
+        line.append(f"  {clean_line(why, 500)}")
     elif run.status.phase == "Pending" and run.status.conditions:
-        line.append(clean_line(f"  {run.status.conditions[0].reason}: {run.status.conditions[0].message}", 500))
+        condition = run.status.conditions[0]
+        line.append(f"  {clean_line(f'{condition.reason}: {condition.message}', 500)}")
     return line
 
 
@@ -201,6 +202,8 @@ def spend(used: int, budget: int | None, held: int = 0) -> str:
 
 def cost_line(snapshot: Snapshot) -> str:
     """Return what the run has cost."""
+    if snapshot.cost.unknown and not float(snapshot.cost.used_usd or 0):
+        return "not known: no price"
     line = money(snapshot.cost.used_usd)
     if snapshot.cost.budget_usd is not None:
         line += f" of {money(snapshot.cost.budget_usd)}"

@@ -103,7 +103,7 @@ def _take(fold: _Fold, fact: facts.Fact) -> None:
             fold.tools = {call.id: call.name for call in fact.calls}
             fold.spend(fact.input, fact.output, fact.cost)
             fold.change(finish="ToolCalls" if fact.calls else fact.finish)
-        case facts.CallFinished():
+        case facts.CallFinished() if fold.kind == "Agent":
             fold.call(fold.tools.get(fact.id, fold.step), fact.code, fact.seconds or None)
         case facts.StepFinished():
             fold.end(fact.signal)
@@ -126,25 +126,42 @@ def _note(fact: facts.ModeAnswered | facts.SteerAnswered | facts.LimitsLanded | 
 
 
 def turns_of_trace(frames: Sequence[Mapping[str, Any]]) -> list[TurnRow]:
-    """Return the turns that the newest frames of a run tell of (engine.md §16)."""
+    """Return the turns that the newest frames of a run tell of (engine.md §16).
+
+    Frames count the tokens of the whole run: a turn's own are the difference to the frame before, so they are not
+    known for the first one that is kept, unless it is the run's first.
+    """
     fold = _Fold()
-    for frame in frames:
-        turn = frame.get("turn")
-        match frame.get("kind"):
-            case "Step" if frame.get("event") == "Finished":
-                fold.step = str(frame.get("step", ""))
+    used: int | None = 0
+    for number, frame in enumerate(frames):
+        turn, kind = int(frame.get("turn") or 0), frame.get("kind")
+        if number == 0 and turn > 0:
+            used = None
+        if kind == "Step":
+            fold.step, fold.kind = str(frame.get("step", "")), str(frame.get("stepKind", ""))
+            if frame.get("event") == "Finished":
+                if fold.kind != "Agent":
+                    fold.begin(turn)
                 fold.end(str(frame.get("signal", "")))
-            case "Step":
-                fold.step, fold.kind = str(frame.get("step", "")), str(frame.get("stepKind", ""))
-            case "Iteration" if isinstance(turn, int):
-                fold.begin(turn, int(frame.get("iteration") or 0))
-                fold.spend(int(frame.get("tokens") or 0), 0, None)
-            case "ToolCall":
-                fold.call(str(frame.get("tool", "")), frame.get("code"), frame.get("seconds"))
-            case "Control":
-                fold.notes += (f"{frame.get('directive', '')} {frame.get('landing', '')}".strip(),)
-            case "Park":
-                fold.notes += (f"parked: {frame.get('reason', '')}",)
-            case _:
-                continue
+        elif kind == "Iteration":
+            fold.step, total = str(frame.get("step", fold.step)), int(frame.get("tokens") or 0)
+            fold.begin(turn, int(frame.get("iteration") or 0))
+            fold.spend(0 if used is None else total - used, 0, None)
+            fold.change(finish="ToolCalls" if frame.get("toolCalls") else "Stop")
+            used = total
+        elif kind == "ToolCall":
+            code = frame.get("code")
+            fold.call(str(frame.get("tool", "")), None if code == "ok" else str(code), frame.get("seconds"))
+        else:
+            fold.notes += _notes_of_frame(frame)
     return fold.rows
+
+
+def _notes_of_frame(frame: Mapping[str, Any]) -> tuple[str, ...]:
+    if frame.get("kind") == "Control":
+        name = f"{frame.get('directive', '')} {frame.get('id', '')}".strip()
+        name = name[:1].lower() + name[1:] if name.startswith(("Steer", "Limits")) else name
+        return (name if frame.get("landing") == "Landed" else f"{name}: {frame.get('landing')}",)
+    if frame.get("kind") == "Park" and frame.get("event") == "Began":
+        return (f"parked: {frame.get('reason', '')}",)
+    return ()

@@ -31,7 +31,7 @@ class LogLines:
 
     def emit(self, frame: Frame) -> None:
         """Take a frame; never waits and never raises."""
-        self.say("frame", **frame)
+        self.say("frame", frame=dict(frame))
 
     def say(self, event: str, level: str = "info", **fields: Any) -> None:
         """Write one line about `event`."""

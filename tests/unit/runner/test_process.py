@@ -1,0 +1,143 @@
+"""The pod's process: what it refuses, and how it says how it ended."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pilothouse_api import names
+from pilothouse_api.digests import text_digest
+from pilothouse_api.plan import Plan
+from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
+from pilothouse_engine.run import AttemptEnd, Finished, Lost, Released
+from pilothouse_runner.process import PlanError, describe_end, load_plan, write_termination_message
+from pilothouse_runner.settings import RunnerSettings
+
+PLAN = {
+    "format": 1,
+    "run": {"namespace": "default", "name": "r1", "uid": "u-1"},
+    "workflow": {"name": "w", "digest": "0"},
+    "spec": {"steps": [{"id": "reply", "kind": "Response", "response": {"mapping": {"a": "b"}}}]},
+    "input": {"b": 1},
+}
+
+
+def settings_for(path: Path, digest: str, uid: str = "u-1") -> RunnerSettings:
+    return RunnerSettings("default", "r1", uid, 1, path, digest, path.parent)
+
+
+def write_plan(folder: Path, **changes: object) -> tuple[Path, str]:
+    text = json.dumps({**PLAN, **changes})
+    path = folder / "plan.json"
+    path.write_text(text)
+    return path, text_digest(text)
+
+
+def test_a_plan_with_the_recorded_digest_is_taken(tmp_path: Path) -> None:
+    plan = load_plan(settings_for(*write_plan(tmp_path)))
+    assert isinstance(plan, Plan)
+    assert plan.run.uid == "u-1"
+
+
+def test_a_plan_that_was_changed_is_refused(tmp_path: Path) -> None:
+    path, digest = write_plan(tmp_path)
+    path.write_text(path.read_text().replace('"b": 1', '"b": 2'))
+    with pytest.raises(PlanError, match=f"the run's status says {digest}"):
+        load_plan(settings_for(path, digest))
+
+
+def test_a_plan_of_another_run_an_unknown_form_and_no_plan_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="is for the run with the uid u-1, this run's is u-2"):
+        load_plan(settings_for(*write_plan(tmp_path), uid="u-2"))
+    with pytest.raises(PlanError, match="format"):
+        load_plan(settings_for(*write_plan(tmp_path, format=2)))
+    with pytest.raises(PlanError, match="No such file"):
+        load_plan(settings_for(tmp_path / "absent", "d"))
+
+
+ENDS: list[tuple[AttemptEnd, int, str]] = [
+    (
+        Finished(RunExit(signal="resolved", reason="Complete"), None, Snapshot(attempt=1)),
+        0,
+        "the run ended with resolved (Complete)",
+    ),
+    (
+        Finished(RunExit(signal="error", reason="Error", message="no key"), None, Snapshot(attempt=1)),
+        0,
+        "the run ended with error (Error) no key",
+    ),
+    (Released(Parked(reason="Paused", turn=3, since="t"), Snapshot(attempt=1)), 0, "released at turn 3: Paused"),
+    (Lost("Fenced", "attempt 2 has written"), 3, "Fenced: attempt 2 has written"),
+]
+
+
+@pytest.mark.parametrize(("end", "code", "message"), ENDS)
+def test_how_an_attempt_ended_is_a_code_and_a_sentence(end: AttemptEnd, code: int, message: str) -> None:
+    assert describe_end(end) == (code, message)
+
+
+def test_the_termination_message_is_short_and_needs_no_kubelet(tmp_path: Path) -> None:
+    log = tmp_path / "termination-log"
+    write_termination_message("x", log)
+    assert not log.exists()
+    log.touch()
+    write_termination_message("y" * 100_000, log)
+    assert len(log.read_text()) == 1000
+
+
+def run_process(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pilothouse_runner"],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_pod_that_is_wrong_says_so_in_one_json_line_and_no_traceback() -> None:
+    done = run_process({})
+
+    [line] = map(json.loads, done.stdout.splitlines())
+    assert done.returncode == 2
+    assert (line["event"], line["level"], line["exitCode"]) == ("runner.exit", "error", 2)
+    assert names.ENV_RUN_NAMESPACE in line["message"]
+    assert done.stderr == ""
+
+
+def test_outside_of_a_cluster_it_says_what_is_missing(tmp_path: Path) -> None:
+    path, digest = write_plan(tmp_path)
+    done = run_process(
+        {
+            names.ENV_RUN_NAMESPACE: "default",
+            names.ENV_RUN_NAME: "r1",
+            names.ENV_RUN_UID: "u-1",
+            names.ENV_ATTEMPT: "1",
+            names.ENV_PLAN_PATH: str(path),
+            names.ENV_PLAN_DIGEST: digest,
+        }
+    )
+
+    [line] = map(json.loads, done.stdout.splitlines())
+    assert done.returncode == 2
+    assert (line["run"], line["attempt"], line["namespace"]) == ("r1", "1", "default")
+    assert "KUBERNETES_SERVICE_HOST" in line["message"]
+    assert done.stderr == ""
+
+
+def test_the_start_loads_few_modules() -> None:
+    code = (
+        "import sys\n"
+        "import pilothouse_runner.__main__\n"
+        "heavy = {'litellm', 'rich', 'typer', 'structlog', 'kubernetes', 'pydantic_settings'}\n"
+        "print(len(sys.modules), *sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    count, *heavy = done.stdout.split()
+    assert heavy == []
+    assert int(count) <= 400
