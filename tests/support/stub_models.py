@@ -22,6 +22,8 @@ class StubServer:
     url: str
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    clients: list[Any] = field(default_factory=list)
+    """Address and port that each request came from."""
     arrived: threading.Event = field(default_factory=threading.Event)
     """Set when a request has arrived in full."""
     left: threading.Event = field(default_factory=threading.Event)
@@ -48,6 +50,7 @@ class _Recorder:
                     self._server.arrived.set()
             return message
 
+        self._server.clients.append(scope["client"])
         self._server.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         await self._app(scope, recording_receive, send)
 

@@ -49,6 +49,10 @@ class _Answer:
     body: bytes | None
 
 
+class _Unusable(Exception):
+    """What the environment says about proxies or certificates cannot be used."""
+
+
 class OpenAIModel:
     """Port `Model` for `openai/<name>`, with or without `apiBase`.
 
@@ -77,6 +81,8 @@ class OpenAIModel:
                 return ModelFailure("Connection", f"{host}: {type(error).__name__}", sent=True)
             message = f"{host} sent no whole reply within {seconds} s (model.timeoutSeconds)"
             return ModelFailure("Timeout", shortened(message), sent=True)
+        except _Unusable as error:
+            return ModelFailure("InvalidRequest", shortened(prepared.redaction.excerpt(str(error))))
         except httpx.HTTPError as error:
             return _transport_failure(error, host, prepared.redaction)
         return read_answer(answer, host, request, prepared.redaction)
@@ -162,27 +168,37 @@ class OpenAIModel:
         is_direct, is_tls = _is_loopback(url.host), url.scheme == "https"
         client = self._clients.get((is_direct, is_tls))
         if client is None:
-            # Reading the certificate authorities costs up to half a second: not for plain HTTP. A context without
-            # any trusts nobody, so a proxy on the way cannot turn this into unverified TLS.
-            verify = httpx.create_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            client = httpx.AsyncClient(
-                verify=verify,
-                timeout=None,  # one deadline covers all of the call
-                follow_redirects=False,
-                trust_env=not is_direct,
-                limits=httpx.Limits(max_connections=64, keepalive_expiry=KEEPALIVE_SECONDS),
-            )
+            client = _open_client(is_direct=is_direct, is_tls=is_tls)
             self._clients[is_direct, is_tls] = client
         return client
+
+
+def _open_client(*, is_direct: bool, is_tls: bool) -> httpx.AsyncClient:
+    try:
+        # Reading the certificate authorities costs up to half a second: not for plain HTTP. A context without any
+        # trusts nobody, so a proxy on the way cannot turn this into unverified TLS.
+        verify = httpx.create_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return httpx.AsyncClient(
+            verify=verify,
+            timeout=None,  # one deadline covers all of the call
+            follow_redirects=False,
+            trust_env=not is_direct,
+            limits=httpx.Limits(max_connections=64, keepalive_expiry=KEEPALIVE_SECONDS),
+        )
+    except (OSError, ImportError, ValueError, httpx.InvalidURL) as error:
+        raise _Unusable(f"HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or SSL_CERT_FILE cannot be used: {error}") from error
 
 
 def chat_url(base: str) -> httpx.URL | ModelFailure:
     """Return the address that chat completions are posted to, or why `base` has none."""
     try:
         url = httpx.URL(base)
+        host, port = url.host, url.port or 0  # a name that is no name is found when it is decoded
     except (httpx.InvalidURL, ValueError):
         return ModelFailure("InvalidRequest", "model.apiBase is no URL")
-    if url.scheme not in ("http", "https") or not url.host:
+    if port > 65535:
+        return ModelFailure("InvalidRequest", f"model.apiBase names port {port}; 65535 is the highest")
+    if url.scheme not in ("http", "https") or not host:
         return ModelFailure("InvalidRequest", "model.apiBase must begin with http:// or https:// and name a host")
     if url.userinfo:
         return ModelFailure("InvalidRequest", "model.apiBase carries a password; use model.apiKeySecretRef")

@@ -11,7 +11,7 @@ MAX_EXCERPT_CHARS = 300
 _PROMPT_WINDOW = 16
 _KEY_WINDOW = 8
 _SHORTEST_SECRET = 4
-_KEY_LIKE = re.compile(r"\b(?:Bearer\s+|(?:sk|pk|rk|gsk|key|xai)[-_])[\w*.~+/=-]{4,}|\bAIza[\w-]{20,}")
+_KEY_LIKE = re.compile(r"\b(?:Bearer\s+|(?:sk|pk|rk|gsk|xai)[-_])[\w*.~+/=-]{4,}|\bAIza[\w-]{20,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Redaction:
         """Return the beginning of a text from outside, on one line, with key and prompt masked."""
         # Cut before masking: what is masked is compared in windows, so a long text would cost much for nothing.
         shown = plain(text[: 4 * MAX_EXCERPT_CHARS])[:MAX_EXCERPT_CHARS]
-        shown = _KEY_LIKE.sub("[key]", shown)
         if len(self.key) >= _SHORTEST_SECRET:
             shown = _masked(shown, self.key, _KEY_WINDOW, "[key]")
+        shown = _KEY_LIKE.sub("[key]", shown)  # somebody else's, or one that the provider has shortened
         for prompt in _prompt_texts(self.request):
             shown = _masked(shown, prompt, _PROMPT_WINDOW, "[prompt]")
         return shown
