@@ -143,9 +143,9 @@ def _build_env(
         names.ENV_PLAN_DIGEST: report.digest,
         names.ENV_JOURNAL: "DurableFile" if settings.journal_claim else "File",
         names.ENV_SECRETS_PATH: names.SECRETS_PATH,
+        # Always set, even if empty: else an author's envFrom could.
+        names.ENV_SETTLE: settle or "",
     }
-    if settle is not None:
-        own[names.ENV_SETTLE] = settle
     # Ours come last and win: an author cannot tell a runner that it is another run.
     theirs = [entry for entry in plan.pod.get("env", []) if entry.get("name") not in own]
     return [*theirs, *({"name": name, "value": value} for name, value in own.items())]

@@ -1,0 +1,288 @@
+"""What people see of a run: every row of the phase table, and what may never cost a write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from run_views import (
+    DURABLE,
+    NOW,
+    ago,
+    an_exit,
+    attempt_status,
+    condition,
+    containers,
+    ended_pod,
+    parked,
+    pending_pod,
+    raw_pod,
+    running_pod,
+    text,
+    view,
+)
+
+from pilothouse_api.v1alpha1.agentrun import AgentRunStatus
+from pilothouse_operator.attempts import plan_attempt
+from pilothouse_operator.pods import read_pod
+from pilothouse_operator.situation import Obstacle, RunView, Seen, classify
+from pilothouse_operator.status import bounded_result, operator_part, pending_directives, render_status
+
+
+def render(given: RunView) -> dict[str, Any]:
+    situation = classify(given)
+    return render_status(given, situation, plan_attempt(given, situation))
+
+
+def shown(status: dict[str, Any]) -> dict[str, str]:
+    return {entry["type"]: entry["status"] for entry in status["conditions"]}
+
+
+def reason(status: dict[str, Any], kind: str = "Ready") -> str:
+    return str(next(entry["reason"] for entry in status["conditions"] if entry["type"] == kind))
+
+
+def message(status: dict[str, Any], kind: str) -> str:
+    return str(next(entry["message"] for entry in status["conditions"] if entry["type"] == kind))
+
+
+QUEUED = read_pod(raw_pod({"phase": "Pending"}, spec={"schedulingGates": [{"name": "kueue"}]}))
+PULLING = pending_pod(created=ago(90), **containers({"waiting": {"reason": "ErrImagePull"}}))
+BEGUN = attempt_status(1, "n1", conditions=[condition("Started")])
+
+
+@pytest.mark.parametrize(
+    ("given", "phase", "ready", "why", "reconciling", "stalled", "also"),
+    [
+        # Pending
+        (view(), "Pending", "False", "Starting", "True", "False", {"Accepted": "True"}),
+        (view(attempt_status(), pod=pending_pod()), "Pending", "False", "Starting", "True", "False", {}),
+        (
+            view(attempt_status(2, attempts={"crashes": 2, "nextRetryTime": text(ago(-9))}), terms=DURABLE),
+            *("Pending", "False", "AttemptBackoff", "True", "False", {}),
+        ),
+        (view(attempt_status(), pod=QUEUED), "Pending", "True", "Queued", "False", "False", {}),
+        (
+            view(plan=None, obstacle=Obstacle("WorkflowNotFound", "m", True, ago(5))),
+            *("Pending", "False", "WorkflowNotFound", "True", "False", {"Accepted": "False"}),
+        ),
+        (
+            view(plan=None, obstacle=Obstacle("WorkflowNotFound", "m", True, ago(65))),
+            *("Pending", "False", "WorkflowNotFound", "False", "True", {"Accepted": "False"}),
+        ),
+        (
+            view(plan=None, obstacle=Obstacle("InputInvalid", "m", False, ago(5))),
+            *("Pending", "False", "InputInvalid", "False", "True", {}),
+        ),
+        (view(attempt_status(), pod=PULLING), "Pending", "False", "ErrImagePull", "False", "True", {}),
+        (view(BEGUN, pod=ended_pod(1), terms=DURABLE), "Pending", "False", "Starting", "True", "False", {}),
+        # Running
+        (
+            view(attempt_status(), pod=running_pod()),
+            "Running",
+            "True",
+            "Running",
+            "False",
+            "False",
+            {"Started": "True"},
+        ),
+        (
+            view(attempt_status(), pod=running_pod(), snapshot={"attempt": 1, "parked": parked("ControlLost")}),
+            *("Running", "False", "ControlLost", "True", "False", {}),
+        ),
+        (
+            view(
+                attempt_status(2, conditions=[condition("Settling", reason="Aborted")]),
+                pod=running_pod(2),
+                terms=DURABLE,
+            ),
+            *("Running", "False", "Settling", "True", "False", {"Settling": "True"}),
+        ),
+        # Paused, AwaitingApproval
+        (
+            view(attempt_status(), pod=running_pod(), snapshot={"attempt": 1, "parked": parked()}),
+            *("Paused", "True", "Paused", "False", "False", {"Paused": "True"}),
+        ),
+        (
+            view(
+                BEGUN,
+                snapshot={"attempt": 1, "parked": parked("AwaitingApproval", released=True)},
+                terms=DURABLE,
+            ),
+            *("AwaitingApproval", "True", "AwaitingApproval", "False", "False", {"AwaitingApproval": "True"}),
+        ),
+        (
+            view(BEGUN, snapshot={"attempt": 1, "parked": parked(released=True)}, terms=DURABLE),
+            *("Pending", "False", "Starting", "True", "False", {}),
+        ),
+        # ends
+        (
+            view(BEGUN, pod=ended_pod(0), snapshot={"attempt": 1, "exit": an_exit()}),
+            *("Succeeded", "True", "Complete", "False", "False"),
+            {"Complete": "True", "Finished": "True", "EffectsSettled": "True"},
+        ),
+        (
+            view(BEGUN, pod=ended_pod(0), snapshot={"attempt": 1, "exit": an_exit("FinishedEarly")}),
+            *("Succeeded", "True", "FinishedEarly", "False", "False", {"Complete": "True", "Finished": "True"}),
+        ),
+        (
+            view(
+                BEGUN, pod=ended_pod(0), snapshot={"attempt": 1, "exit": an_exit("BudgetExceeded", "budget_exceeded")}
+            ),
+            *("Failed", "False", "BudgetExceeded", "False", "True"),
+            {"Failed": "True", "Finished": "True", "EffectsSettled": "True"},
+        ),
+        (
+            view(BEGUN, pod=ended_pod(0), snapshot={"attempt": 1, "exit": an_exit("Aborted", "aborted")}),
+            *("Aborted", "False", "Aborted", "False", "True", {"Failed": "True", "Finished": "True"}),
+        ),
+        (
+            view(BEGUN, pod=ended_pod(0), snapshot={"attempt": 1, "exit": an_exit("PauseDeadline", "aborted")}),
+            *("Aborted", "False", "PauseDeadline", "False", "True", {"Finished": "True"}),
+        ),
+        (
+            view(BEGUN, pod=ended_pod(1)),
+            *("Failed", "False", "JournalLost", "False", "True", {"Finished": "True", "EffectsSettled": "Unknown"}),
+        ),
+    ],
+)
+def test_the_phase_table(
+    given: RunView, phase: str, ready: str, why: str, reconciling: str, stalled: str, also: dict[str, str]
+) -> None:
+    status = render(given)
+
+    conditions = shown(status)
+    assert (status["phase"], conditions["Ready"], reason(status)) == (phase, ready, why)
+    assert (conditions["Reconciling"], conditions["Stalled"]) == (reconciling, stalled)
+    assert also.items() <= conditions.items()
+    if phase not in ("Succeeded", "Failed", "Aborted"):
+        assert not {"Finished", "Complete", "Failed", "EffectsSettled"} & set(conditions)
+
+
+def test_what_is_reported_is_a_legal_status() -> None:
+    given = view(BEGUN, pod=ended_pod(0), snapshot={"attempt": 1, "exit": an_exit(), "result": {"a": 1}})
+
+    status = AgentRunStatus.model_validate(render(given))
+
+    assert status.exit is not None and status.exit.reason == "Complete"
+    assert status.result == {"a": 1}
+    assert status.completion_time == "2026-03-01T12:00:00.000000Z"
+
+
+def test_a_second_look_at_the_same_changes_nothing() -> None:
+    first = render(view(attempt_status(), pod=running_pod()))
+
+    assert render(view(first, pod=running_pod())) == first
+
+
+def test_a_new_turn_costs_no_write() -> None:
+    first = render(view(attempt_status(), pod=running_pod(), snapshot={"attempt": 1, "turn": 1}))
+
+    assert render(view(first, pod=running_pod(), snapshot={"attempt": 1, "turn": 2, "step": "other"})) == first
+
+
+def test_a_published_exit_costs_no_write_before_the_pod_ends() -> None:
+    old = attempt_status()
+
+    assert render(view(old, pod=running_pod(), snapshot={"attempt": 1, "exit": an_exit()})) == {
+        **operator_part(view(old).run.status)
+    }
+
+
+def test_a_transition_time_moves_only_with_its_status() -> None:
+    old = attempt_status(
+        conditions=[
+            condition("Ready", "False", "Starting", since=ago(40)),
+            condition("Stalled", "False", "Progressing", since=ago(30)),
+        ]
+    )
+
+    status = render(view(old, pod=running_pod()))
+
+    times = {entry["type"]: entry["lastTransitionTime"] for entry in status["conditions"]}
+    assert times["Ready"] == text(NOW)
+    assert times["Stalled"] == text(ago(30))
+
+
+def test_a_new_attempt_stands_in_status_with_its_pod_and_its_failures() -> None:
+    status = render(view({**BEGUN, "attempts": {"crashes": 1}}, pod=ended_pod(1), terms=DURABLE))
+
+    assert (status["attempt"], status["pod"]) == (2, {"name": "r1-2"})
+    assert status["attempts"]["crashes"] == 2
+    assert status["attempts"]["nextRetryTime"] == "2026-03-01T12:00:10Z"
+    assert status["attempts"]["lastFailure"].startswith("Crashed: ")
+    assert status["startTime"] == text(ago(100))
+
+
+def test_the_retry_time_goes_when_the_attempt_runs() -> None:
+    old = attempt_status(2, attempts={"crashes": 2, "nextRetryTime": text(ago(1))})
+
+    status = render(view(old, pod=running_pod(2), terms=DURABLE))
+
+    assert status["attempts"] == {"crashes": 2}
+    assert status["pod"] == {"name": "r1-2", "node": "n1"}
+
+
+def test_a_park_that_is_over_is_told_so() -> None:
+    old = attempt_status(conditions=[condition("Paused")])
+
+    assert shown(render(view(old, pod=running_pod())))["Paused"] == "False"
+
+
+# ---------------------------------------------------------------- directives
+
+
+@pytest.mark.parametrize(
+    ("control", "answer", "want"),
+    [
+        ({"mode": "Pause"}, None, ["Pause"]),
+        ({"mode": "Pause"}, {"mode": {"value": "Run"}}, ["Pause"]),
+        ({"mode": "Pause"}, {"mode": {"value": "Pause", "turn": 2}}, []),
+        ({"mode": "Pause"}, {"mode": {"value": "Finish", "state": "Superseded"}}, []),
+        ({"mode": "Run"}, None, []),
+        ({}, None, []),
+        ({"steer": {"b": {"message": "m"}, "a": {"message": "m"}}}, {"steer": {"b": {}}}, ["steer a"]),
+        ({"approvals": {"t1": {"decision": "Approve"}}}, {}, ["approval t1"]),
+    ],
+)
+def test_what_is_not_answered_is_pending(
+    control: dict[str, Any], answer: dict[str, Any] | None, want: list[str]
+) -> None:
+    snapshot = None if answer is None else {"attempt": 1, "control": answer}
+
+    assert pending_directives(view(attempt_status(), snapshot=snapshot, control=control)) == want
+
+
+def test_limits_are_pending_until_they_are_answered() -> None:
+    limits = {"tokenBudget": 5}
+    answer = {"attempt": 1, "control": {"limits": {"generation": 2, "turn": 1}}}
+
+    assert pending_directives(view(attempt_status(), limits=limits)) == ["limits"]
+    assert pending_directives(view(attempt_status(), snapshot=answer, limits=limits)) == []
+
+
+def test_a_directive_that_lands_within_moments_is_not_reported_as_pending() -> None:
+    old = render(view(attempt_status(), pod=running_pod()))
+
+    fresh = view(old, pod=running_pod(), seen=Seen(directive=ago(1)), generation=2, control={"mode": "Pause"})
+    waiting = view(old, pod=running_pod(), seen=Seen(directive=ago(3)), generation=2, control={"mode": "Pause"})
+
+    assert render(fresh) == old
+    status = render(waiting)
+    assert status["observedGeneration"] == 2
+    assert shown(status)["ControlPending"] == "True"
+    assert message(status, "ControlPending") == "Pause: lands at the next turn boundary"
+
+
+def test_an_answered_directive_is_pending_no_more() -> None:
+    old = attempt_status(conditions=[condition("ControlPending")])
+    answer = {"attempt": 1, "control": {"mode": {"value": "Pause", "turn": 1}}}
+
+    status = render(view(old, pod=running_pod(), snapshot=answer, control={"mode": "Pause"}))
+
+    assert shown(status)["ControlPending"] == "False"
+
+
+def test_a_result_that_is_too_large_is_told_by_its_size() -> None:
+    assert bounded_result({"a": "x"}) == {"a": "x"}
+    assert bounded_result({"a": "x" * 9000}) == {"bytes": 9009, "limit": 8192, "truncated": True}

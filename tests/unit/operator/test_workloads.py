@@ -1,0 +1,128 @@
+"""Manifests: a pod of an attempt, held against a golden file, and what an author may not change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pilothouse_api import names
+from pilothouse_api.digests import text_digest
+from pilothouse_api.plan import Origin, Plan, RunIdentity
+from pilothouse_api.v1alpha1.agentrun import PlanReport
+from pilothouse_api.v1alpha1.workflow import WorkflowSpec
+from pilothouse_operator.workloads import PodSettings, build_plan_configmap, build_pod
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "runner-pod.yaml"
+STEPS = [{"id": "say", "kind": "Agent", "agentRef": {"name": "worker"}}]
+
+
+def make_plan(secrets: list[str] | None = None, **pod: Any) -> Plan:
+    return Plan(
+        run=RunIdentity(namespace="ns", name="r1", uid="u1"),
+        workflow=Origin(name="flow", digest="d"),
+        spec=WorkflowSpec.model_validate({"steps": STEPS}),
+        secrets=secrets or [],
+        pod={"image": "runner:1", "serviceAccountName": "prun", **pod},
+    )
+
+
+REPORT = PlanReport(name="r1-plan", digest="abc")
+
+
+def environment(pod: dict[str, Any]) -> dict[str, Any]:
+    entries = pod["spec"]["containers"][0]["env"]
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in entries}
+
+
+def volumes(pod: dict[str, Any]) -> dict[str, Any]:
+    return {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+
+
+def test_the_pod_is_the_golden_one() -> None:
+    pod = build_pod(
+        make_plan(
+            ["llm/api-key", "llm/other", "crm/token"],
+            resources={"requests": {"cpu": "50m"}, "limits": {"memory": "512Mi"}},
+            env=[{"name": "REGION", "value": "eu"}],
+            nodeSelector={"pool": "agents"},
+            tolerations=[{"key": "agents", "operator": "Exists"}],
+            runtimeClassName="gvisor",
+            labels={"team": "payments"},
+        ),
+        REPORT,
+        2,
+    )
+
+    assert pod == yaml.safe_load(GOLDEN.read_text()), f"if this is meant, write this to {GOLDEN}:\n" + yaml.safe_dump(
+        pod
+    )
+
+
+def test_a_pod_is_locked_down() -> None:
+    pod = build_pod(make_plan(), REPORT, 1)
+
+    spec, container = pod["spec"], pod["spec"]["containers"][0]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    sources = volumes(pod)["token"]["projected"]["sources"]
+    assert sources[0] == {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
+
+
+def test_an_author_cannot_tell_a_runner_that_it_is_another_run() -> None:
+    plan = make_plan(
+        env=[{"name": names.ENV_RUN_NAME, "value": "other"}, {"name": names.ENV_ATTEMPT, "value": "9"}],
+        labels={names.LABEL_RUN: "other", "team": "x"},
+    )
+
+    pod = build_pod(plan, REPORT, 1)
+
+    assert environment(pod)[names.ENV_RUN_NAME] == "r1"
+    assert len(environment(pod)) == len(pod["spec"]["containers"][0]["env"])
+    assert pod["metadata"]["labels"][names.LABEL_RUN] == "r1"
+    assert pod["metadata"]["labels"]["team"] == "x"
+
+
+def test_a_journal_on_a_claim_is_durable_and_one_on_an_emptydir_is_not() -> None:
+    fleeting = build_pod(make_plan(), REPORT, 1)
+    durable = build_pod(make_plan(), REPORT, 1, settings=PodSettings(journal_claim="journals"))
+
+    assert environment(fleeting)[names.ENV_JOURNAL] == "File"
+    assert "emptyDir" in volumes(fleeting)["journal"]
+    assert environment(durable)[names.ENV_JOURNAL] == "DurableFile"
+    assert volumes(durable)["journal"]["persistentVolumeClaim"] == {"claimName": "journals"}
+
+
+def test_only_a_settling_attempt_is_told_to_settle() -> None:
+    assert environment(build_pod(make_plan(), REPORT, 1))[names.ENV_SETTLE] == ""
+    assert environment(build_pod(make_plan(), REPORT, 2, "Aborted"))[names.ENV_SETTLE] == "Aborted"
+
+
+def test_a_secret_is_one_file_a_key_and_no_other_key_is_mounted() -> None:
+    pod = build_pod(make_plan(["a/x", "a/y", "b/z"]), REPORT, 1)
+
+    assert volumes(pod)["secrets"]["projected"]["sources"] == [
+        {"secret": {"name": "a", "items": [{"key": "x", "path": "a/x"}, {"key": "y", "path": "a/y"}]}},
+        {"secret": {"name": "b", "items": [{"key": "z", "path": "b/z"}]}},
+    ]
+    assert "secrets" not in volumes(build_pod(make_plan(), REPORT, 1))
+
+
+def test_the_plan_is_stored_whole_immutable_and_owned() -> None:
+    plan = make_plan()
+
+    body = build_plan_configmap(plan)
+
+    text = body["data"][names.PLAN_KEY]
+    assert Plan.decode(text, text_digest(text)) == Plan.decode(plan.encode())
+    assert json.loads(text)["run"]["uid"] == "u1"
+    assert body["immutable"] is True
+    assert body["metadata"]["ownerReferences"][0]["uid"] == "u1"
