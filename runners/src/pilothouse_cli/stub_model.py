@@ -30,6 +30,7 @@ from pilothouse_engine.scripted import (
     Raw,
     Script,
     ScriptedError,
+    ScriptInvalid,
     Spent,
     arguments_text,
     next_entry,
@@ -100,7 +101,7 @@ def serve(
 
     Raises ScriptInvalid for a wrong script, OSError for a file that cannot be read or a port that is taken.
     """
-    script = parse_script(Path(script_path).read_text(encoding="utf-8"))
+    script = _read(Path(script_path))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,6 +124,13 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
             pass  # Ctrl-C is how a person ends it
+
+
+def _read(path: Path) -> Script:
+    try:
+        return parse_script(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ScriptInvalid(f"byte {error.start} is no UTF-8; save the script as UTF-8") from None
 
 
 # ---------------------------------------------------------------- one request

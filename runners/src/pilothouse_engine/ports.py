@@ -33,8 +33,8 @@ class RequestedCall:
 class Message:
     """One message of a prompt.
 
-    `calls` belong to assistant messages, `provider_id` and `name` to tool messages. `raw`, where it is set, is the
-    provider's own form of an assistant message, to be sent back to that provider unchanged.
+    `calls` belong to assistant messages, `provider_id` and `name` to tool messages. `raw`, where it is set, is
+    what the adapter of the reply wants back with it (thinking, signatures); only an adapter reads it.
     """
 
     role: Literal["system", "user", "assistant", "tool"]

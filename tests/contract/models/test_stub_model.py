@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from pilothouse_cli.stub_model import build_app
-from pilothouse_engine.scripted import Script, parse_script
+from pilothouse_cli.stub_model import build_app, serve
+from pilothouse_engine.scripted import Script, ScriptInvalid, parse_script
 from support.stub_models import serving, stub_server
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +130,16 @@ async def test_hundreds_of_requests_each_get_the_next_entry() -> None:
                 )
                 texts += [reply.json()["choices"][0]["message"]["content"] for reply in replies]
     assert sorted(texts, key=int) == [str(n) for n in range(400)]
+
+
+@pytest.mark.parametrize(
+    ("content", "want"), [(b"turns: \xff", "byte 7 is no UTF-8"), (b"turns: []", "line 1: turns: ")]
+)
+async def test_a_wrong_script_is_refused_before_anything_is_served(tmp_path: Path, content: bytes, want: str) -> None:
+    path = tmp_path / "script.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ScriptInvalid, match=want):
+        serve(path, ready=lambda url: pytest.fail(f"served at {url}"))
 
 
 async def test_the_server_says_where_it_listens_and_ends_on_an_interrupt(tmp_path: Path) -> None:
