@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 16 * MAX_DOCUMENT_BYTES
 MAX_VALUES = 100_000
 MAX_DEPTH = 100
 
-_NUMBER = re.compile(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$")
+_EXPONENT = re.compile(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+$")
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -184,14 +184,14 @@ def _scalar_value(node: yaml.Node) -> Any:
     """Return the JSON value of a scalar as the API's own YAML reader has it: no dates, no base 60."""
     text = str(node.value)
     kind = node.tag.removeprefix(_TAG)
-    is_plain = getattr(node, "style", None) is None
+    is_plain = not getattr(node, "style", None)
     if kind == "null":
         return None
     if kind == "bool":
         return text.lower() in ("true", "yes", "on", "y")
     if kind in ("int", "float") and ":" not in text:
         return _number(text, kind)
-    if kind == "str" and is_plain and _NUMBER.match(text):
+    if kind == "str" and is_plain and _EXPONENT.match(text):  # PyYAML wants a dot and a sign in it
         return _number(text, "float")
     return text
 

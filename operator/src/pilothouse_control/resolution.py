@@ -59,6 +59,12 @@ def _resolve(run: AgentRun, known: References) -> Plan:
     ceilings = known.platform.ceilings
     spec = clamp_workflow(spec, ceilings)
     agents = _agents_of(run, known)
+    specs: dict[str, BaseModel] = {f"Workflow {origin.name}": spec} | {
+        f"Agent {name}": agent.spec for name, agent in agents.items()
+    }
+    # What may still appear comes first: a run waits for it, and is judged when everything is there.
+    texts = _texts_of(specs, known)
+    resolved_input = _input_of(run, spec)
     _check_findings(run, origin, spec, agents, known)
     overrides = run.spec.overrides or Overrides()
     template = spec.run_template
@@ -72,11 +78,11 @@ def _resolve(run: AgentRun, known: References) -> Plan:
         workflow=origin,
         spec=spec,
         agents=agents,
-        texts=_texts_of([spec, *(agent.spec for agent in agents.values())], known),
-        input=_input_of(run, spec),
+        texts=texts,
+        input=resolved_input,
         active_deadline_seconds=overrides.active_deadline_seconds or template.active_deadline_seconds,
         max_attempts=overrides.max_attempts or template.max_attempts,
-        secrets=_secrets_of([spec, *(agent.spec for agent in agents.values())]),
+        secrets=_secrets_of(specs.values()),
         session=run.spec.session,
         pod=_pod_of(spec, overrides, known.platform),
     )
@@ -125,13 +131,14 @@ def _agents_of(run: AgentRun, known: References) -> dict[str, PlannedAgent]:
     }
 
 
-def _texts_of(specs: Iterable[BaseModel], known: References) -> dict[str, PlannedText]:
+def _texts_of(specs: Mapping[str, BaseModel], known: References) -> dict[str, PlannedText]:
     texts: dict[str, PlannedText] = {}
-    for spec in specs:
+    for owner, spec in specs.items():
         for site in text_sites(spec):
             resolved = resolve_text(site, known.config_maps)
             if isinstance(resolved, MissingText):
-                raise _Refused(resolved.reason, resolved.message, resolved.is_waiting)
+                message = f"{owner}: {spell(site.path)}: {resolved.message}"
+                raise _Refused(resolved.reason, message, resolved.is_waiting)
             if resolved is not None:
                 texts[resolved[0]] = resolved[1]
     return texts

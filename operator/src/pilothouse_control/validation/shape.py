@@ -80,10 +80,10 @@ def _duplicates_of(document: Document, path: FieldPath, shape: FieldShape, entri
     seen: set[str] = set()
     for index, entry in enumerate(entries):
         if shape.list_keys and isinstance(entry, dict):
-            key = show([entry.get(name) for name in shape.list_keys])
+            key = repr([entry.get(name) for name in shape.list_keys])
             words = " and ".join(f"{name} {show(entry.get(name))}" for name in shape.list_keys)
         elif shape.is_set:
-            key, words = show(entry), f"the value {show(entry)}"
+            key, words = repr(entry), f"the value {show(entry)}"
         else:
             continue
         if key in seen:

@@ -1,0 +1,370 @@
+"""Plans: what they hold, and every reason for which there is none."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pilothouse_api.digests import text_digest
+from pilothouse_api.plan import Plan
+from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
+from pilothouse_control.resolution import NotResolved, resolve_plan
+from pilothouse_control.standalone import step_id_of
+from pilothouse_control.world import Ceilings, ConfigMap, Platform, Reference, References, needed_references
+from unit.control.manifests import (
+    Raw,
+    a_config_map,
+    a_model,
+    a_run,
+    a_tool,
+    a_workflow,
+    agent_step,
+    an_agent,
+    an_object,
+    autonomous,
+    call_step,
+    completion,
+    properties,
+    ref_step,
+)
+
+PLATFORM = Platform(runner_image="runner:1", durable_journal=True)
+
+
+def known(*objects: Raw, platform: Platform = PLATFORM) -> References:
+    workflows = [Workflow.model_validate(raw) for raw in objects if raw["kind"] == "Workflow"]
+    agents = [Agent.model_validate(raw) for raw in objects if raw["kind"] == "Agent"]
+    config_maps = [ConfigMap.of_raw(raw) for raw in objects if raw["kind"] == "ConfigMap"]
+    return References(
+        workflows={workflow.metadata.name: workflow for workflow in workflows},
+        agents={agent.metadata.name: agent for agent in agents},
+        config_maps={config_map.name: config_map for config_map in config_maps},
+        platform=platform,
+    )
+
+
+def resolve(run: Raw, *objects: Raw, platform: Platform = PLATFORM) -> Plan | NotResolved:
+    return resolve_plan(AgentRun.model_validate(run), known(*objects, platform=platform))
+
+
+def plan_of(run: Raw, *objects: Raw, platform: Platform = PLATFORM) -> Plan:
+    outcome = resolve(run, *objects, platform=platform)
+    assert isinstance(outcome, Plan), outcome
+    return outcome
+
+
+def test_a_plan_survives_being_stored_and_read() -> None:
+    plan = plan_of(a_run(input={"a": "é"}), a_workflow())
+    text = plan.encode()
+    assert Plan.decode(text, text_digest(text)).encode() == text
+    assert json.loads(text)["format"] == 1
+
+
+def test_two_resolutions_of_the_same_objects_are_the_same_bytes() -> None:
+    objects = [a_workflow(ref_step("b"), ref_step("a", "again")), an_agent("a"), an_agent("b")]
+    assert plan_of(a_run(), *objects).encode() == plan_of(a_run(), *reversed(objects)).encode()
+
+
+def test_identity_and_origins_are_those_of_the_objects() -> None:
+    run = a_run()
+    run["metadata"] |= {"namespace": "team", "uid": "u1", "labels": {"team": "a"}}
+    workflow = a_workflow()
+    workflow["metadata"] |= {"uid": "u2", "generation": 7}
+    plan = plan_of(run, workflow)
+    assert (plan.run.namespace, plan.run.name, plan.run.uid, plan.run.labels) == (
+        "team",
+        "triage-1",
+        "u1",
+        {"team": "a"},
+    )
+    assert (plan.workflow.name, plan.workflow.uid, plan.workflow.generation) == ("triage", "u2", 7)
+
+
+def test_texts_are_resolved_and_their_digests_kept() -> None:
+    agent = an_agent(
+        steering={"artifact": "tone"},
+        skills=[{"name": "s", "artifact": "refunds@1"}],
+        model=a_model(script={"configMapKeyRef": {"name": "script", "key": "a.yaml"}}),
+    )
+    plan = plan_of(
+        a_run(),
+        a_workflow(ref_step("helper")),
+        agent,
+        a_config_map("tone", "steering", **{"2": "old", "10": "new", "notes": "x"}),
+        a_config_map("refunds", "skill", **{"1": "refund"}),
+        a_config_map("script", **{"a.yaml": "turns: []"}),
+    )
+    assert {key: (text.text, text.resolved) for key, text in plan.texts.items()} == {
+        "artifact:tone": ("new", "artifact:tone@10"),
+        "artifact:refunds@1": ("refund", "artifact:refunds@1"),
+        "configmap:script/a.yaml": ("turns: []", "configmap:script/a.yaml"),
+    }
+    assert all(text.digest == text_digest(text.text) for text in plan.texts.values())
+    steering = plan.agents["helper"].spec.steering
+    assert steering is not None
+    assert plan.text(steering) == "new"
+
+
+def test_secrets_are_named_once_and_sorted() -> None:
+    header = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "crm", "key": "token"}}}
+    model = a_model(
+        apiKeySecretRef={"name": "llm", "key": "a"},
+        fallbacks=[{"name": "a/b", "apiKeySecretRef": {"name": "llm", "key": "b"}}],
+    )
+    inline = {"kind": "APICall", "apiCall": {"url": "https://x", "headers": [header]}}
+    workflow = a_workflow(
+        agent_step(model=model, tools=[a_tool(inlineStep=inline)]), call_step(headers=[header], routes={"error": "end"})
+    )
+    assert plan_of(a_run(), workflow).secrets == ["crm/token", "llm/a", "llm/b"]
+
+
+def test_input_has_the_defaults_of_keys_that_are_left_out() -> None:
+    workflow = a_workflow(input={**properties("a", "b"), "defaults": {"a": 1, "b": {"c": 2}}})
+    assert plan_of(a_run(input={"b": 3}), workflow).input == {"a": 1, "b": 3}
+
+
+def test_overrides_win_over_the_template() -> None:
+    template = {
+        "activeDeadlineSeconds": 900,
+        "maxAttempts": 5,
+        "resources": {"limits": {"cpu": "1"}},
+        "image": "mine:2",
+        "env": [{"name": "A", "value": "b"}],
+        "labels": {"team": "a"},
+    }
+    overrides = {"activeDeadlineSeconds": 600, "maxAttempts": 1, "resources": {"limits": {"cpu": "2"}}}
+    plain = plan_of(a_run(), a_workflow(runTemplate=template))
+    assert (plain.active_deadline_seconds, plain.max_attempts) == (900, 5)
+    plan = plan_of(a_run(overrides=overrides), a_workflow(runTemplate=template))
+    assert (plan.active_deadline_seconds, plan.max_attempts) == (600, 1)
+    assert plan.pod == {
+        "image": "mine:2",
+        "serviceAccountName": "prun",
+        "resources": {"limits": {"cpu": "2"}},
+        "env": [{"name": "A", "value": "b"}],
+        "envFrom": [],
+        "nodeSelector": {},
+        "tolerations": [],
+        "runtimeClassName": None,
+        "labels": {"team": "a"},
+    }
+
+
+def test_the_platforms_image_is_the_default() -> None:
+    assert plan_of(a_run(), a_workflow()).pod["image"] == "runner:1"
+
+
+def test_limits_and_control_of_a_live_run_do_not_change_its_plan() -> None:
+    live = a_run(limits={"maxIterations": 3}, control={"mode": "Pause"})
+    assert plan_of(live, a_workflow()).encode() == plan_of(a_run(), a_workflow()).encode()
+
+
+CEILINGS = Ceilings(tool_timeout_seconds=60, pause_seconds=100, token_budget=1000, cost_budget_usd="0.5")
+PRICE = {"inputPerMillionUSD": "1", "outputPerMillionUSD": "2"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "want"),
+    [
+        ({}, {"toolTimeoutSeconds": 60, "pauseSeconds": 100}),
+        ({"toolTimeoutSeconds": 30, "pauseSeconds": 5}, {"toolTimeoutSeconds": 30, "pauseSeconds": 5}),
+        (
+            {"tokenBudget": 2000, "costBudgetUSD": "1.5"},
+            {"toolTimeoutSeconds": 60, "pauseSeconds": 100, "tokenBudget": 1000, "costBudgetUSD": "0.5"},
+        ),
+        (
+            {"tokenBudget": 10, "costBudgetUSD": "0.25"},
+            {"toolTimeoutSeconds": 60, "pauseSeconds": 100, "tokenBudget": 10, "costBudgetUSD": "0.25"},
+        ),
+    ],
+)
+def test_ceilings_cap_the_limits_of_agents_inline_and_by_name(limits: Raw, want: Raw) -> None:
+    platform = replace(PLATFORM, ceilings=CEILINGS)
+    changes: dict[str, Any] = {"limits": limits, "model": a_model(price=PRICE)}
+    workflow = a_workflow(ref_step("helper"), agent_step("inline", **changes))
+    plan = plan_of(a_run(), workflow, an_agent(**changes), platform=platform)
+    inline = plan.step("inline").agent
+    assert inline is not None
+    assert plan.agents["helper"].spec.limits.to_raw() == want
+    assert inline.limits.to_raw() == want
+
+
+@pytest.mark.parametrize(
+    ("limits", "want"),
+    [
+        ({}, {"tokenBudget": 1000, "costBudgetUSD": "0.5"}),
+        ({"tokenBudget": 5, "costBudgetUSD": "0.1"}, {"tokenBudget": 5, "costBudgetUSD": "0.1"}),
+        ({"tokenBudget": 5000, "maxToolCalls": 3}, {"tokenBudget": 1000, "costBudgetUSD": "0.5", "maxToolCalls": 3}),
+    ],
+)
+def test_ceilings_of_budgets_are_totals_of_every_run(limits: Raw, want: Raw) -> None:
+    platform = replace(PLATFORM, ceilings=CEILINGS)
+    plan = plan_of(a_run(), a_workflow(agent_step(model=a_model(price=PRICE)), limits=limits), platform=platform)
+    assert plan.spec.limits.to_raw() == want
+
+
+def test_a_ceiling_of_tokens_needs_a_bound_of_each_reply() -> None:
+    model = {"name": "scripted", "script": {"inline": "turns: []"}}
+    platform = replace(PLATFORM, ceilings=Ceilings(token_budget=1000))
+    outcome = resolve(a_run(), a_workflow(agent_step(model=model)), platform=platform)
+    assert isinstance(outcome, NotResolved)
+    assert (outcome.reason, outcome.is_waiting) == ("InvalidPlan", False)
+    assert "maxOutputTokens" in outcome.message
+
+
+def test_a_run_of_an_agent_is_a_workflow_of_one_step() -> None:
+    agent = an_agent("web.researcher".replace(".", "-"), outcome={"enum": ["found", "nothing"]})
+    plan = plan_of(a_run(workflowRef=None, agentRef={"name": "web-researcher"}), agent)
+    assert [(step.id, step.kind, step.routes) for step in plan.spec.steps] == [
+        ("web-researcher", "Agent", {"found": "end", "nothing": "end"})
+    ]
+    assert plan.workflow.name == "web-researcher"
+    assert plan.agent_of(plan.spec.steps[0]).outcome.enum == ["found", "nothing"]
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("helper", "helper"),
+        ("web.researcher", "web-researcher"),
+        ("7seas", "agent-7seas"),
+        ("end", "agent-end"),
+        ("default", "agent-default"),
+        ("a" * 63, "a" * 63),
+    ],
+)
+def test_the_name_of_an_agent_makes_a_legal_step_id(name: str, want: str) -> None:
+    assert step_id_of(name) == want
+
+
+HELPER = a_workflow(ref_step("helper"))
+TONE = {"artifact": "tone@2"}
+
+REFUSED: list[tuple[str, Raw, list[Raw], str, str, bool]] = [
+    ("no workflow", a_run(), [], "WorkflowNotFound", "there is no Workflow triage", True),
+    ("no agent", a_run(workflowRef=None, agentRef={"name": "a"}), [], "AgentNotFound", "there is no Agent a", True),
+    ("no agent of a step", a_run(), [HELPER], "AgentNotFound", "there is no Agent helper", True),
+    ("no artifact", a_run(), [HELPER, an_agent(steering=TONE)], "ArtifactNotFound", "no ConfigMap tone", True),
+    (
+        "no version",
+        a_run(),
+        [HELPER, an_agent(steering=TONE), a_config_map("tone", "steering", **{"1": "a"})],
+        "ArtifactNotFound",
+        "the artifact tone has no version 2, it has: 1",
+        True,
+    ),
+    (
+        "no version at all",
+        a_run(),
+        [HELPER, an_agent(steering={"artifact": "tone"}), a_config_map("tone", "steering", x="a")],
+        "ArtifactNotFound",
+        "it has: none",
+        True,
+    ),
+    (
+        "no artifact label",
+        a_run(),
+        [HELPER, an_agent(steering=TONE), a_config_map("tone", **{"2": "a"})],
+        "InvalidPlan",
+        "label it pilothouse.dev/artifact: prompt or steering",
+        False,
+    ),
+    (
+        "another type",
+        a_run(),
+        [HELPER, an_agent(steering=TONE), a_config_map("tone", "skill", **{"2": "a"})],
+        "InvalidPlan",
+        "of type skill",
+        False,
+    ),
+    (
+        "no config map",
+        a_run(),
+        [HELPER, an_agent(steering={"configMapKeyRef": {"name": "tone", "key": "a"}})],
+        "ConfigMapNotFound",
+        "there is no ConfigMap tone",
+        True,
+    ),
+    (
+        "no key",
+        a_run(),
+        [HELPER, an_agent(steering={"configMapKeyRef": {"name": "tone", "key": "a"}}), a_config_map("tone", b="x")],
+        "ConfigMapNotFound",
+        "has no key a, it has: b",
+        True,
+    ),
+    ("not supported", a_run(session="s"), [a_workflow()], "InvalidPlan", "not supported yet: session", False),
+    (
+        "an agent that validation refuses",
+        a_run(),
+        [HELPER, an_agent(tools=[a_tool(description=None)])],
+        "InvalidPlan",
+        "Agent helper: spec.tools[0].description: the tool lookup has no description",
+        False,
+    ),
+    (
+        "tools of an agent run",
+        a_run(workflowRef=None, agentRef={"name": "helper"}),
+        [an_agent(tools=[a_tool(inlineStep=None, step="fetch")])],
+        "InvalidPlan",
+        "the tool lookup is a step of a workflow",
+        False,
+    ),
+    (
+        "an input that does not fit",
+        a_run(input={"n": "x"}),
+        [a_workflow(input={"schema": {"properties": {"n": {"type": "integer"}}}})],
+        "InputInvalid",
+        'spec.input: n: "x" is not of type "integer"',
+        False,
+    ),
+    ("a key of the engine", a_run(input={"_x": 1}), [a_workflow()], "InputInvalid", "spec.input._x: keys", False),
+    ("no JSON", a_run(input={"x": "\ud800"}), [a_workflow()], "InputInvalid", "spec.input: it is no JSON", False),
+    ("a large input", a_run(input={"x": "y" * 262_144}), [a_workflow()], "InputTooLarge", "the limit is 262144", False),
+    (
+        "a large plan",
+        a_run(),
+        [a_workflow(*(agent_step(f"s{i}", steering={"inline": "x" * 16384}) for i in range(70)))],
+        "PlanTooLarge",
+        "the limit is 1000000",
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "objects", "reason", "message", "is_waiting"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_what_cannot_be_resolved_says_why(
+    run: Raw, objects: list[Raw], reason: str, message: str, is_waiting: bool
+) -> None:
+    outcome = resolve(run, *objects)
+    assert isinstance(outcome, NotResolved)
+    assert (outcome.reason, outcome.is_waiting) == (reason, is_waiting), outcome
+    assert message in outcome.message
+
+
+def test_references_are_found_to_a_fixpoint() -> None:
+    run = AgentRun.model_validate(a_run())
+    workflow = a_workflow(
+        ref_step("a"), {"id": "d", "kind": "Delegate", "delegate": {"workflowRef": {"name": "child"}}}
+    )
+    first = an_agent("a", steering={"artifact": "tone@1"}, tools=[a_tool(inlineStep=None, agentRef={"name": "b"})])
+    second = an_agent("b", tools=[a_tool(inlineStep=None, agentRef={"name": "a"})])
+    child = a_workflow(ref_step("not-needed"), name="child")
+    script = an_object("Agent", "b", autonomous(model=a_model(script={"configMapKeyRef": {"name": "s", "key": "k"}})))
+    of_run = {Reference("Workflow", "triage")}
+    of_workflow = of_run | {Reference("Agent", "a"), Reference("Workflow", "child")}
+    of_first = of_workflow | {Reference("ConfigMap", "tone"), Reference("Agent", "b")}
+    assert needed_references(run, known()) == of_run
+    assert needed_references(run, known(workflow)) == of_workflow
+    assert needed_references(run, known(workflow, first, child)) == of_first
+    assert needed_references(run, known(workflow, first, second, child)) == of_first
+    assert needed_references(run, known(workflow, first, script)) == of_first | {Reference("ConfigMap", "s")}
+
+
+def test_references_of_a_workflow_include_those_of_its_agents() -> None:
+    workflow = Workflow.model_validate(a_workflow(ref_step("w")))
+    agent = an_object("Agent", "w", completion(prompt={"artifact": "p@1"}))
+    assert needed_references(workflow, known(agent)) == {Reference("Agent", "w"), Reference("ConfigMap", "p")}
