@@ -5,6 +5,7 @@ its references and leaves only what a structural schema may hold. A construct th
 name and path, never dropped.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,6 +85,8 @@ def structural(node: Node, definitions: Mapping[str, Node], path: str = "") -> N
     if unknown := sorted(node.keys() - handled):
         raise UnstructuralError(f"{path or '.'}: {', '.join(unknown)} has no counterpart in a structural schema")
     made: Node = {key: node[key] for key in KEPT if key in node}
+    if "description" in node and not path.startswith(".status"):
+        made["description"] += _default_sentence(node.get("default"))
     if node.get("type") == "integer":
         made["format"] = "int64"
     if "properties" in node:
@@ -99,6 +102,13 @@ def structural(node: Node, definitions: Mapping[str, Node], path: str = "") -> N
     if "x-kubernetes-validations" in node:
         made["x-kubernetes-validations"] = node["x-kubernetes-validations"]
     return made
+
+
+def _default_sentence(value: Any) -> str:
+    """What `kubectl explain` shows of a default that only the plan applies; empty where there is nothing to say."""
+    if value is None or value == "" or (isinstance(value, dict | list) and not value):
+        return ""
+    return f" Default: {json.dumps(value, ensure_ascii=False).replace(chr(34), '')}."
 
 
 def dereferenced(node: Node, definitions: Mapping[str, Node], path: str) -> Node:

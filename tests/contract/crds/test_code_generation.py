@@ -18,6 +18,7 @@ from codegen.descriptions import UndescribedError
 from codegen.outputs import CHART_CRDS, CHART_POLICIES, OWNED, POLICIES, outputs
 from codegen.schema import UnstructuralError, described, structural
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 
 from pilothouse_api.v1alpha1 import KINDS
 from pilothouse_api.v1alpha1.base import IntOrString, JsonObject, Model, Rule
@@ -65,7 +66,13 @@ def test_a_model_becomes_a_structural_schema() -> None:
                 "description": "Described where it is used.",
                 "type": "object",
                 "properties": {
-                    "a": {"description": "A number.", "type": "integer", "format": "int64", "minimum": 0, "maximum": 9}
+                    "a": {
+                        "description": "A number. Default: 3.",
+                        "type": "integer",
+                        "format": "int64",
+                        "minimum": 0,
+                        "maximum": 9,
+                    }
                 },
                 "x-kubernetes-validations": [
                     {"rule": "self.a > 0", "message": "a must be positive", "fieldPath": ".a"}
@@ -84,7 +91,7 @@ def test_a_model_becomes_a_structural_schema() -> None:
                 "maxProperties": 2,
                 "additionalProperties": {"type": "string", "maxLength": 3},
             },
-            "only": {"description": "One word.", "type": "string", "enum": ["One"]},
+            "only": {"description": "One word. Default: One.", "type": "string", "enum": ["One"]},
         },
         "required": ["innerOne", "names"],
     }
@@ -258,3 +265,13 @@ def test_the_package_offers_the_kinds_although_it_loads_them_late() -> None:
     assert {name: getattr(package, name) for name in KINDS} == dict(KINDS)
     with pytest.raises(AttributeError, match="has no attribute 'Pilot'"):
         package.Pilot  # noqa: B018  # the access is what is tested
+
+
+def test_the_readme_names_the_writer_of_every_field_of_a_run() -> None:
+    readme = (ROOT / "crds" / "README.md").read_text()
+    spec, status = (KINDS["AgentRun"].model_fields[part].annotation for part in ("spec", "status"))
+
+    want = {f"`spec.{to_camel(name)}`" for name in spec.model_fields}
+    want |= {f"`status.{to_camel(name)}`" for name in status.model_fields}
+
+    assert {field for field in want if field not in readme} == set()
