@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pilothouse_api.v1alpha1.agent import AgentModel, AgentSpec, InlineStep, ModelEndpoint, Tool
-from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
+from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, Control
 from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
 from pilothouse_control.tree import fields_of, walk
 from pilothouse_control.validation.scene import Check, Problem, Scene, SpecSubject
@@ -52,6 +52,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(WorkflowSpec, "hooks"),
     Unsupported(WorkflowSpec, "policy"),
     Unsupported(AgentRunSpec, "session"),
+    Unsupported(Control, "approvals"),
 )
 """Nested fields of a refused one are not listed: they cannot be set without it."""
 

@@ -1,0 +1,114 @@
+"""Which module honours which field of Agent, Workflow and AgentRun; what is not here is refused by validation."""
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import BaseModel
+
+from pilothouse_api.v1alpha1 import agent, agentrun, common, steps, workflow
+
+_ENDPOINT = {
+    "pilothouse_runner.adapters.models.openai": "apiBase apiKeySecretRef temperature timeoutSeconds name",
+    "pilothouse_engine.turns": "maxOutputTokens",
+    "pilothouse_engine.scripted": "price",
+    "pilothouse_engine.catalog": "script",
+}
+_TEXT = {
+    "pilothouse_api.plan": "inline",
+    "pilothouse_control.texts": "configMapKeyRef artifact",
+}
+_LIMITS = "tokenBudget costBudgetUSD maxToolCalls"
+_VISIT_LIMITS = "maxIterations maxParallelToolCalls toolTimeoutSeconds maxToolResultChars pauseSeconds onPauseTimeout"
+
+HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
+    agent.AgentSpec: {
+        "pilothouse_engine.tool_schemas": "description tools",
+        "pilothouse_engine.turns": "mode lastIteration retry limits",
+        "pilothouse_engine.catalog": "model",
+        "pilothouse_engine.prompts": "steering skills system prompt contextInjection",
+        "pilothouse_engine.outcome": "outcome",
+    },
+    agent.ModelEndpoint: _ENDPOINT,
+    agent.AgentModel: {**_ENDPOINT, "pilothouse_engine.catalog": "script fallbacks"},
+    agent.Price: {"pilothouse_engine.scripted": "inputPerMillionUSD outputPerMillionUSD"},
+    agent.Skill: {
+        "pilothouse_engine.prompts": "name",
+        "pilothouse_engine.catalog": "inline",
+        "pilothouse_control.texts": "configMapKeyRef artifact",
+    },
+    agent.Tool: {
+        "pilothouse_engine.tool_schemas": "name description parameters step inlineStep",
+        "pilothouse_engine.catalog": "effect",
+        "pilothouse_engine.executions": "writesContext timeoutSeconds",
+        "pilothouse_engine.batch": "maxCalls",
+    },
+    agent.InlineStep: {
+        "pilothouse_engine.catalog": "kind",
+        "pilothouse_engine.steps.registry": "apiCall router function",
+    },
+    agent.Outcome: {"pilothouse_engine.outcome": "enum write format schema map"},
+    agent.AgentLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
+    agentrun.RunLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
+    workflow.RunTotals: {"pilothouse_engine.limits": _LIMITS},
+    common.Retry: {"pilothouse_engine.turns": "attempts causes backoffSeconds maxBackoffSeconds deadlineSeconds"},
+    common.TextSource: _TEXT,
+    common.LocalRef: {"pilothouse_control.world": "name"},
+    common.SecretKeyRef: {"pilothouse_runner.adapters.models.openai": "name key"},
+    common.ConfigMapKeyRef: {"pilothouse_control.texts": "name key"},
+    common.Header: {"pilothouse_engine.steps.api_request": "name value valueFrom"},
+    common.ValueFrom: {"pilothouse_engine.steps.api_request": "secretKeyRef"},
+    workflow.WorkflowSpec: {
+        "pilothouse_control.triggers": "description trigger suspend concurrencyPolicy",
+        "pilothouse_control.resolution": "input runTemplate",
+        "pilothouse_engine.catalog": "steps limits",
+        "pilothouse_operator.reconcile.workflows": "history",
+        "pilothouse_engine.decide": "maxStepVisits",
+    },
+    workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
+    workflow.Step: {
+        "pilothouse_engine.catalog": "id kind toolOnly effect",
+        "pilothouse_engine.tool_schemas": "description",
+        "pilothouse_api.plan": "agentRef agent",
+        "pilothouse_engine.steps.registry": "apiCall router function response",
+        "pilothouse_engine.routes": "routes",
+    },
+    workflow.Trigger: {"pilothouse_control.triggers": "type schedule"},
+    workflow.Schedule: {"pilothouse_control.triggers": "cron timeZone startingDeadlineSeconds"},
+    workflow.History: {"pilothouse_control.retention": "succeeded failed"},
+    workflow.RunTemplate: {
+        "pilothouse_operator.workloads": "serviceAccountName resources env envFrom nodeSelector tolerations "
+        "runtimeClassName image labels",
+        "pilothouse_engine.decide": "activeDeadlineSeconds",
+        "pilothouse_operator.situation": "maxAttempts",
+        "pilothouse_operator.reconcile.workflows": "ttlSecondsAfterFinished",
+    },
+    agentrun.AgentRunSpec: {
+        "pilothouse_control.resolution": "workflowRef agentRef input overrides",
+        "pilothouse_engine.control": "limits control",
+    },
+    agentrun.Overrides: {
+        "pilothouse_control.resolution": "resources activeDeadlineSeconds maxAttempts",
+        "pilothouse_operator.finished": "ttlSecondsAfterFinished",
+    },
+    agentrun.Control: {"pilothouse_engine.control": "mode reason by steer"},
+    agentrun.SteerMessage: {"pilothouse_engine.control": "message by"},
+    steps.APICall: {
+        "pilothouse_engine.steps.api_call": "method timeoutSeconds output extract retry",
+        "pilothouse_engine.steps.api_request": "url headers query body",
+    },
+    steps.Extract: {"pilothouse_engine.steps.api_call": "path as"},
+    steps.Router: {"pilothouse_engine.steps.router": "match conditions"},
+    steps.RouterCondition: {"pilothouse_engine.steps.router": "cel signal"},
+    steps.FunctionCall: {"pilothouse_engine.steps.function": "callable source arguments timeoutSeconds output"},
+    steps.Response: {"pilothouse_engine.steps.response": "mapping"},
+}
+
+
+HANDED_ON: Mapping[type[BaseModel], str] = {common.ResourceRequirements: "requests limits"}
+"""Fields that go into the pod as they are, together with the field that holds them."""
+
+
+def honoured() -> Iterator[tuple[type[BaseModel], str, str]]:
+    """Yield model, field and the module that honours it."""
+    for model, modules in HONOURED.items():
+        for module, fields in modules.items():
+            yield from ((model, field, module) for field in fields.split())
