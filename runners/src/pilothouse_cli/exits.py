@@ -1,6 +1,9 @@
 """How the command line ends: exit codes, and errors that a person can act on."""
 
-from pilothouse_api.v1alpha1 import AgentRun
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # `--help` waits for whatever is imported here
+    from pilothouse_api.v1alpha1 import AgentRun
 
 EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1
@@ -28,6 +31,6 @@ class CliError(Exception):
         self.code = code
 
 
-def exit_code(run: AgentRun) -> int:
+def exit_code(run: "AgentRun") -> int:
     """Return the exit code that says where a run stands; one that goes on without us counts as parked."""
     return _EXIT_OF_PHASE.get(run.status.phase or "", EXIT_PARKED)

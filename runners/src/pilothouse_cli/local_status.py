@@ -16,7 +16,10 @@ def phase_of(snapshot: Snapshot) -> str:
         return _phase_of_exit(snapshot.exit)
     if snapshot.parked is None:
         return "Running"
-    return {"Paused": "Paused", "AwaitingApproval": "AwaitingApproval"}.get(snapshot.parked.reason, "Running")
+    if snapshot.parked.reason == "AwaitingApproval":
+        return "AwaitingApproval"
+    # No operator starts the next attempt of a local run: one that was let go waits for a person, whatever the reason.
+    return "Paused" if snapshot.parked.reason == "Paused" or snapshot.parked.released else "Running"
 
 
 def _phase_of_exit(run_exit: RunExit) -> str:

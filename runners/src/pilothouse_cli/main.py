@@ -1,5 +1,6 @@
 """The program: commands and their options. What a command does lies in `commands`, imported when it is called."""
 
+import logging
 import os
 import sys
 from enum import StrEnum
@@ -310,6 +311,8 @@ def _stub_model(
 
 def main() -> None:
     """Run one command and end the process; whatever goes wrong is said in a sentence."""
+    if not os.environ.get("PILOTHOUSE_DEBUG"):
+        logging.getLogger().addHandler(logging.NullHandler())  # libraries do not speak to the person
     try:
         app(prog_name=_hint())
     except CliError as error:

@@ -123,5 +123,10 @@ def drive(folder: RunFolder, output: str, *, live: bool) -> int:
     return exit_code(run)
 
 
+def advance_silently(folder: RunFolder) -> None:
+    """Advance a run here without a word: for directives that end it."""
+    advance(folder, SilentSink())
+
+
 def _say_releasing() -> None:
     say("letting go of the run; once more kills it")

@@ -8,9 +8,7 @@ from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import RunLimits
 from pilothouse_cli.commands.inspecting import print_run
 from pilothouse_cli.commands.places import Place
-from pilothouse_cli.commands.running import SilentSink, drive
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_PARKED, EXIT_SUCCEEDED, CliError
-from pilothouse_cli.local import advance
 from pilothouse_cli.local_runs import LocalRuns
 from pilothouse_cli.runs import (
     Answer,
@@ -35,7 +33,9 @@ def set_mode(place: Place, name: str, mode: str, *, reason: str | None, wait: bo
     run = _ask(runs, name, directive)
     if mode in ("Finish", "Abort") and isinstance(runs, LocalRuns) and not runs.is_advancing(run):
         # Nothing else would ever end it: this process makes the attempt that does.
-        advance(runs.folder(name), SilentSink())
+        from pilothouse_cli.commands.running import advance_silently
+
+        advance_silently(runs.folder(name))
         run = runs.get(name)
     return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
 
@@ -50,6 +50,8 @@ def resume(place: Place, name: str, *, wait: bool, timeout: float, output: str, 
         return set_mode(place, name, "Run", reason=None, wait=wait, timeout=timeout, output=output)
     if not runs.is_advancing(run) and wants_pause:
         runs.patch(name, mode_directive("Run").patch)
+    from pilothouse_cli.commands.running import drive  # the engine and its adapters: half a second
+
     return drive(runs.folder(name), output, live=live)
 
 
