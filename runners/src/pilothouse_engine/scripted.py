@@ -6,7 +6,7 @@ journal, so a crash repeats nothing.
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
@@ -19,6 +19,7 @@ from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import (
     Clock,
     FailureKind,
+    Message,
     ModelFailure,
     ModelReply,
     ModelRequest,
@@ -53,7 +54,7 @@ class Match(_Node):
     turn: Annotated[int, Field(ge=1)] | None = None
     """Turn of the run."""
     contains: Annotated[str, Field(min_length=1)] | None = None
-    """Text in the newest user or tool message."""
+    """Text in what the model has not answered yet: messages since its newest reply, steers included."""
 
 
 class ScriptedCall(_Node):
@@ -266,7 +267,7 @@ class Spent:
 def next_entry(script: Script, request: ModelRequest, marks: Collection[int]) -> Played | Spent:
     """Choose the entry that answers the request; `marks` are the entries that were played before."""
     used = frozenset(marks)
-    newest = next((m.text for m in reversed(request.messages) if m.role in ("user", "tool")), "")
+    newest = unanswered_text(request.messages)
     for index, entry in enumerate(script.turns):
         if index not in used and _matches(entry.match, request, newest):
             return Played(index, entry)
@@ -275,6 +276,17 @@ def next_entry(script: Script, request: ModelRequest, marks: Collection[int]) ->
             if _matches(script.turns[index].match, request, newest):
                 return Played(index, script.turns[index])
     return Spent(_spent_message(script, request, used))
+
+
+def unanswered_text(messages: Sequence[Message]) -> str:
+    """Return the text since the newest reply, one message a line; the standing system text in front is left out."""
+    newer: list[str] = []
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "assistant":
+            break
+        if index > 0 or messages[index].role != "system":
+            newer.append(messages[index].text)
+    return "\n".join(reversed(newer))
 
 
 def _matches(match: Match, request: ModelRequest, newest: str) -> bool:

@@ -70,13 +70,21 @@ turns:
         (ask(marks=(0,), step=""), 1),
         (ask(marks=(4, 0)), None),
         (
-            ask(marks=(0,), messages=(Message("user", "a refund"), Message("tool", "no such account"))),
+            ask(
+                marks=(0,),
+                messages=(Message("user", "a refund"), Message("assistant"), Message("tool", "no such account")),
+            ),
             4,
         ),
         (
             ask(marks=(0,), messages=(Message("user", "hi"), Message("tool", "refund 7"), Message("system", "steer"))),
             3,
         ),
+        (
+            ask(marks=(0,), messages=(Message("user", "hi"), Message("assistant"), Message("system", "refund it"))),
+            3,
+        ),
+        (ask(marks=(0,), messages=(Message("system", "about refund"), Message("user", "hi"))), 4),
     ],
 )
 def test_the_first_unused_entry_that_matches_is_played(request_: ModelRequest, want: int | None) -> None:
