@@ -4,10 +4,13 @@ import hashlib
 import json
 from typing import Any
 
+# json.dumps would make an encoder for each call, which takes as long as encoding what is usual here.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical_json(value: Any) -> str:
     """Return the canonical JSON of a JSON value: sorted keys, no white space, UTF-8 kept, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def digest(value: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one for each call
 _PATH = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$")
 
 
@@ -46,7 +47,7 @@ def placeholders(template: str) -> Iterator[str]:
 
 def text_of(value: Any) -> str:
     """Return a value as text: a string as it is, all else as compact JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value if isinstance(value, str) else _COMPACT.encode(value)
 
 
 def render(template: str, context: Mapping[str, Any], escape: Callable[[str], str] = str) -> str:
