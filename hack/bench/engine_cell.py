@@ -142,8 +142,10 @@ def engine_run(turns: int, tool: Tool, open_journal) -> Run:
 def engine_plan(turns: int, number: int):
     from pilothouse_api.plan import Plan
 
-    replies = [{"toolCalls": [{"name": "tool", "arguments": {"x": x}}]} for x in range(1, turns)]
-    script = json.dumps({"turns": [*replies, {"text": FINAL_TEXT}]})  # JSON is YAML
+    # The replies state their usage, as the peers' do: else the scripted model counts the bytes of each prompt.
+    usage = {"input": 1, "output": 1}
+    calls = [{"toolCalls": [{"name": "tool", "arguments": {"x": x}}], "usage": usage} for x in range(1, turns)]
+    script = json.dumps({"turns": [*calls, {"text": FINAL_TEXT, "usage": usage}]})  # JSON is YAML
     integer = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     tool = {
         "name": "tool",

@@ -76,7 +76,7 @@ def check_arguments(plan: Plan, tool: Tool, arguments_text: str) -> Arguments | 
     value = {key: item for key, item in parsed.items() if not key.startswith("_")}
     if tool.parameters is None:
         return Arguments(value)
-    problem = _problem_of(tool, value)
+    problem = _problem_of(tool, tool.parameters, value)
     return InvalidArguments(problem) if problem else Arguments(_narrow(value))
 
 
@@ -183,9 +183,29 @@ def close_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return closed
 
 
+class _Declared:
+    """A schema as a key, by identity: plans are frozen, and a digest of it would cost more than the validation."""
+
+    __slots__ = ("schema",)
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return id(self.schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Declared) and other.schema is self.schema
+
+
 @lru_cache(maxsize=256)
-def _validator_of(schema_json: str) -> "Validator | str":
-    """Return the validator of a schema, or what is wrong with the schema; one for each text of a schema."""
+def _validator_of(declared: _Declared) -> "Validator | str":
+    """Return the validator of a schema, or what is wrong with the schema."""
+    return _compile(json.dumps(declared.schema))
+
+
+@lru_cache(maxsize=256)
+def _compile(schema_json: str) -> "Validator | str":
     from jsonschema_rs import ReferencingError, ValidationError, validator_for
 
     try:
@@ -195,8 +215,8 @@ def _validator_of(schema_json: str) -> "Validator | str":
         return printable(str(getattr(error, "message", error)), MAX_ERROR_CHARS)
 
 
-def _problem_of(tool: Tool, value: dict[str, Any]) -> str | None:
-    validator = _validator_of(json.dumps(tool.parameters))
+def _problem_of(tool: Tool, parameters: Mapping[str, Any], value: dict[str, Any]) -> str | None:
+    validator = _validator_of(_Declared(parameters))
     if isinstance(validator, str):
         return f"the parameters that tool {tool.name} declares are no valid JSON Schema ({validator}); use another tool"
     if validator.is_valid(value):

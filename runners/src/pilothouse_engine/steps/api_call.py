@@ -11,7 +11,7 @@ from pilothouse_api.signals import DEFAULT
 from pilothouse_api.templates import MissingPath, lookup
 from pilothouse_api.v1alpha1.common import Retry
 from pilothouse_api.v1alpha1.steps import APICall
-from pilothouse_engine.ports import HttpFailure, HttpResponse, Ports, SecretUnavailable
+from pilothouse_engine.ports import HttpFailure, HttpRequest, HttpResponse, Ports, SecretUnavailable
 from pilothouse_engine.steps.api_request import RequestProblem, build_request, is_json_type, origin_of
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
 from pilothouse_engine.steps.outcomes import failed
@@ -32,10 +32,15 @@ _LEGACY_CHARSET = re.compile(r"charset=[\"']?(iso-8859-1|latin-?1|windows-1252|u
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one attempt gave; `target` is method and origin, what may be shown of it."""
+    """What one attempt gave."""
 
-    target: str
+    request: HttpRequest
     got: HttpResponse | HttpFailure
+
+    @property
+    def target(self) -> str:
+        """Method and origin, what may be shown of the request."""
+        return f"{self.request.method} {origin_of(self.request.url)}"
 
 
 async def execute_api_call(call: StepCall, ports: Ports) -> StepEnd:
@@ -53,7 +58,7 @@ async def execute_api_call(call: StepCall, ports: Ports) -> StepEnd:
             return failed(problem.error_type, problem.message)
         except SecretUnavailable as unavailable:
             return failed("SecretUnavailable", str(unavailable))
-        answer = Answer(f"{request.method} {origin_of(request.url)}", await ports.http.send(request))
+        answer = Answer(request, await ports.http.send(request))
         left = retry.deadline_seconds - (ports.clock.monotonic() - started) if retry else 0.0
         wait = plan_retry(retry, attempt, answer.got, left, ports.clock.now()) if retry else None
         if wait is None:
@@ -125,7 +130,9 @@ def _say_status(target: str, status: int) -> str:
 
 def _extract(body: Any, path: str) -> Any:
     try:
-        return lookup({"": body}, f".{path}")  # below an empty key, so that a body may be a list and a path begin with 0
+        return lookup(
+            {"": body}, f".{path}"
+        )  # below an empty key, so that a body may be a list and a path begin with 0
     except MissingPath:
         raise MissingPath(path) from None
 
@@ -135,8 +142,8 @@ def decode_body(response: HttpResponse) -> Any:
     if not response.body:
         return None
     media_type = _header(response, "content-type")
-    encoding = "cp1252" if _LEGACY_CHARSET.search(media_type) else "utf-8-sig"
-    text = response.body.decode(encoding, "replace")
+    encoding = "cp1252" if _LEGACY_CHARSET.search(media_type) else "utf-8"
+    text = response.body.decode(encoding, "replace").removeprefix("\ufeff")
     if is_json_type(media_type) or text.lstrip()[:1] in ("{", "["):
         try:
             return parse_json(text)

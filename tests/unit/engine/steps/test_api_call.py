@@ -47,9 +47,15 @@ async def test_values_in_an_address_are_percent_encoded(stage, make_call, value:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("customer", ["..", ".", ""])
-async def test_a_value_cannot_make_the_address_mean_another_place(stage, make_call, customer: str) -> None:
-    end = await send(stage, make_call, api_call(url=URL, method="DELETE"), {"customer": customer})
+@pytest.mark.parametrize(
+    ("url", "customer"),
+    [
+        *((url, value) for url in (URL, f"{URL}/orders", f"{URL}?page=1") for value in ("..", ".", "")),
+        ("https://crm.example/api/.{{ customer }}", "."),
+    ],
+)
+async def test_a_value_cannot_make_the_address_mean_another_place(stage, make_call, url: str, customer: str) -> None:
+    end = await send(stage, make_call, api_call(url=url, method="DELETE"), {"customer": customer})
 
     assert isinstance(end, StepDone)
     assert end.error_type == "InvalidUrl"
@@ -109,7 +115,6 @@ async def test_a_text_body_is_escaped_as_its_content_type_asks(stage, make_call,
         ({"headers": [{"name": "Content-Length", "value": "3"}]}, {}, "InvalidHeader"),
         ({"headers": JSON_HEADER, "method": "POST", "body": '{"n": {{ v }}}'}, {"v": '1, "a": 2'}, "InvalidBody"),
         ({"method": "POST", "body": {"n": "{{ v }}"}}, {"v": float("nan")}, "InvalidBody"),
-        ({"url": "https://[{{ v }}/x"}, {"v": "a"}, "InvalidUrl"),
         ({"url": URL}, {}, "MissingContext"),
         ({"headers": [{"name": "X-A", "value": "{{ v.a }}"}]}, {"v": 1}, "MissingContext"),
         ({"query": {"a": "{{ v }}"}}, {}, "MissingContext"),
