@@ -31,15 +31,14 @@ def plan_deletions(
     history: History | None,
     template_ttl_seconds: int | None,
     now: datetime,
-    kept: frozenset[str] = frozenset(),
 ) -> Deletions:
     """Return which finished runs of a workflow are deleted.
 
     A run with a time to live of its own goes when that is over, whoever made it. Of the others only those that the
     operator made go: when the template's time to live is over, or the history has newer ones enough. `history` None:
-    the workflow is gone, its runs stay until they expire. `kept` are names that a trigger may still ask for.
+    the workflow is gone, its runs stay until they expire.
     """
-    candidates = sorted((run for run in runs if run.name not in kept), key=lambda run: (run.completion, run.name))
+    candidates = sorted(runs, key=lambda run: (run.completion, run.name))
     surplus = _surplus([run for run in candidates if run.is_triggered], history)
     due: list[str] = []
     later: list[datetime] = []

@@ -18,6 +18,9 @@ REFUSED = {(row.model, row.field) for row in UNSUPPORTED if row.values is None}
 PARTLY_REFUSED = {(row.model, row.field) for row in UNSUPPORTED if row.values is not None}
 
 
+HONOURED_ROWS = list(honoured())
+
+
 def reachable_fields() -> set[tuple[type[BaseModel], str]]:
     """Fields of the three specs and of what they hold, without what stands below a refused field."""
     pending: list[type[BaseModel]] = [AgentSpec, WorkflowSpec, AgentRunSpec]
@@ -40,24 +43,22 @@ def named(fields: set[tuple[type[BaseModel], str]]) -> list[str]:
 
 
 def test_every_field_is_honoured_or_refused() -> None:
-    listed = {(model, field) for model, field, _ in honoured()}
+    listed = {(model, field) for model, field, _ in HONOURED_ROWS}
     handed_on = {(model, field) for model, fields in HANDED_ON.items() for field in fields.split()}
     assert named(reachable_fields() - listed - handed_on - REFUSED - PARTLY_REFUSED) == []
 
 
 def test_no_field_is_both_honoured_and_refused() -> None:
-    listed = {(model, field) for model, field, _ in honoured()}
+    listed = {(model, field) for model, field, _ in HONOURED_ROWS}
     assert named(listed & REFUSED) == []
 
 
 def test_no_field_is_listed_that_does_not_exist() -> None:
-    listed = {(model, field) for model, field, _ in honoured()}
+    listed = {(model, field) for model, field, _ in HONOURED_ROWS}
     assert named((listed | REFUSED | PARTLY_REFUSED) - reachable_fields()) == []
 
 
-@pytest.mark.parametrize(
-    ("model", "field", "module"), sorted(honoured(), key=lambda row: (row[2], row[0].__name__, row[1]))
-)
+@pytest.mark.parametrize(("model", "field", "module"), HONOURED_ROWS)
 def test_the_module_that_honours_a_field_reads_it(model: type[BaseModel], field: str, module: str) -> None:
     spec = importlib.util.find_spec(module)
     assert spec is not None, f"{module} does not exist"
