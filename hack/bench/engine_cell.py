@@ -119,8 +119,10 @@ def engine_run(turns: int, tool: Tool, open_journal) -> Run:
         def emit(self, frame) -> None:
             pass
 
+    clock = SystemClock()
+    plan = engine_plan(turns)
+
     async def run(number: int) -> str:
-        clock = SystemClock()
         ports = Ports(
             model=ScriptedModel(clock),
             http=Http(),
@@ -131,15 +133,15 @@ def engine_run(turns: int, tool: Tool, open_journal) -> Run:
             frames=Frames(),
             clock=clock,
         )
-        end = await run_attempt(engine_plan(turns, number), ports, Attempt(1), Stop())
+        end = await run_attempt(plan, ports, Attempt(1), Stop())
         assert isinstance(end, Finished), end
         assert end.exit.signal == "default", end.exit
-        return ports.store.snapshot.result["text"] if end.result is None else end.result["text"]
+        return end.result["text"]
 
     return run
 
 
-def engine_plan(turns: int, number: int):
+def engine_plan(turns: int):
     from pilothouse_api.plan import Plan
 
     # The replies state their usage, as the peers' do: else the scripted model counts the bytes of each prompt.
@@ -169,7 +171,7 @@ def engine_plan(turns: int, number: int):
 
     return Plan.model_validate(
         {
-            "run": {"namespace": "default", "name": f"r{number}", "uid": "u1"},
+            "run": {"namespace": "default", "name": "r", "uid": "u1"},
             "workflow": {"name": "w", "digest": "d"},
             "spec": {"steps": steps},
             "texts": {"artifact:script@1": {"text": script, "digest": text_digest(script), "resolved": "script@1"}},
