@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, CliError
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, CliError, first_problem
 from pilothouse_cli.local_state import not_found
 from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.turns import TurnRow, turns_of_trace
@@ -177,7 +177,6 @@ def _parse(raw: Mapping[str, Any]) -> AgentRun:
     try:
         return AgentRun.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        what = f"run {raw.get('metadata', {}).get('name')} has what this version does not know: {field}: {first['msg']}"
+        name = (raw.get("metadata") or {}).get("name")
+        what = f"run {name} has what this version does not know: {first_problem(error)}"
         raise CliError(what, "upgrade the command line", EXIT_FAILED) from None

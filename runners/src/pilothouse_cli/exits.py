@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `--help` waits for whatever is imported here
+    from pydantic import ValidationError
+
     from pilothouse_api.v1alpha1 import AgentRun
 
 EXIT_SUCCEEDED = 0
@@ -34,3 +36,10 @@ class CliError(Exception):
 def exit_code(run: "AgentRun") -> int:
     """Return the exit code that says where a run stands; one that goes on without us counts as parked."""
     return _EXIT_OF_PHASE.get(run.status.phase or "", EXIT_PARKED)
+
+
+def first_problem(error: "ValidationError") -> str:
+    """Return the first thing that a model refuses: field, what, actual value."""
+    first = error.errors()[0]
+    field_path = ".".join(str(part) for part in first["loc"])
+    return f"{field_path}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r:.80}"

@@ -73,6 +73,14 @@ def new_name(workflow: str) -> str:
     return names.fit(f"{workflow}-{randomness.token_hex(3)}", names.MAX_RUN_NAME)
 
 
+def check_name(name: str) -> str:
+    """Return a name that a person chose for a run; raises CliError where the cluster would refuse it."""
+    if not names.is_dns_label(name) or len(name) > names.MAX_RUN_NAME:
+        what = f"lower-case letters, digits and -, {names.MAX_RUN_NAME} characters at most"
+        raise CliError(f"{name!r:.80} is no name for a run", f"use {what}", EXIT_USAGE)
+    return name
+
+
 def create_run(run: AgentRun, plan: Plan, state: Path) -> RunFolder:
     """Keep a new run: its object, its plan and its place for a journal."""
     text = plan.encode()

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
-from pilothouse_cli.exits import EXIT_FAILED, CliError
+from pilothouse_cli.exits import EXIT_FAILED, CliError, first_problem
 from pilothouse_cli.local_state import (
     STATE_FOLDER,
     RawRun,
@@ -123,11 +123,7 @@ def _patched(raw: RawRun, patch: Mapping[str, Any]) -> RawRun:
     try:
         spec = AgentRunSpec.model_validate(after)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise CliError(
-            f"spec.{field}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r:.80}"
-        ) from None
+        raise CliError(f"spec.{first_problem(error)}") from None
     _check_transition(name, raw, before, spec)
     return {**raw, "spec": after, "metadata": {**raw["metadata"], "generation": raw["metadata"]["generation"] + 1}}
 

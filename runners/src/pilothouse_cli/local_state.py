@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, CliError
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, CliError, first_problem
 
 STATE_FOLDER = ".pilothouse"
 
@@ -69,11 +69,8 @@ class RunFolder:
         try:
             return AgentRun.model_validate(self.read_raw())
         except ValidationError as error:
-            what = error.errors()[0]
-            field = ".".join(map(str, what["loc"]))
-            raise CliError(
-                f"{self.run_path} is no run of this version: {field}: {what['msg']}", "", EXIT_FAILED
-            ) from None
+            what = f"{self.run_path} is no run of this version: {first_problem(error)}"
+            raise CliError(what, "", EXIT_FAILED) from None
 
     def edit(self, change: Callable[[RawRun], RawRun], *, sync: bool = False) -> RawRun:
         """Replace the run by what `change` makes of it, one editor at a time; return it. Raises RunIsGone."""

@@ -1,5 +1,6 @@
 """Manifests from files: found, read, changed by `--set`, and turned into a run with its plan."""
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,12 +58,17 @@ def _read(file: Path) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """Return what a value on the command line means: a number, true, JSON or YAML in brackets, else the text."""
+    """Return what a value on the command line means: JSON where it is JSON, YAML in brackets, else the text itself."""
     try:
-        value = yaml.safe_load(text)
+        return json.loads(text)
+    except ValueError:
+        pass
+    if text[:1] not in ("[", "{"):
+        return text
+    try:
+        return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    return value if isinstance(value, bool | int | float | list | dict) else text
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> list[tuple[list[str], Any]]:

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.console import Console, RenderableType
 from rich.live import Live
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.authoring import check_manifests
 from pilothouse_cli.commands.inspecting import print_run
-from pilothouse_cli.exits import EXIT_USAGE, CliError, exit_code
+from pilothouse_cli.exits import EXIT_USAGE, CliError, exit_code, first_problem
 from pilothouse_cli.live_view import frame_line, live_view
-from pilothouse_cli.local import advance, create_run, lost_error, new_name, new_run
+from pilothouse_cli.local import advance, check_name, create_run, lost_error, new_name, new_run
 from pilothouse_cli.local_runs import LocalRuns
 from pilothouse_cli.local_state import STATE_FOLDER, RunFolder, RunIsGone, merge_patch
 from pilothouse_cli.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
@@ -88,8 +89,11 @@ def run_manifests(
     spec = merge_patch(template.spec.to_raw(), run_settings(settings))
     spec["input"] = parse_input(inputs, spec.get("input") or {})
     target = target_of(template)
-    draft = AgentRun.model_validate({"kind": "AgentRun", "metadata": template.metadata.to_raw(), "spec": spec})
-    run = new_run(draft, name or new_name(target), target)
+    try:
+        draft = AgentRun.model_validate({"kind": "AgentRun", "metadata": template.metadata.to_raw(), "spec": spec})
+    except ValidationError as error:
+        raise CliError(f"the run is not valid: {first_problem(error)}") from None
+    run = new_run(draft, check_name(name) if name else new_name(target), target)
     plan = resolve_plan(run, manifests.references(LOCAL_PLATFORM))
     if isinstance(plan, NotResolved):
         raise CliError(plan.message, _next_step(plan), EXIT_USAGE)

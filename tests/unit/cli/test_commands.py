@@ -1,0 +1,185 @@
+"""What commands print, for people and for programs, and how they end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.terminal import Inside, workflow_manifest
+
+SHORT = workflow_manifest(1, delay=0)
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def test_a_finished_run_is_listed_shown_traced_and_printed_for_programs(inside: Inside) -> None:
+    manifest = inside.write("w.yaml", SHORT)
+    run = json.loads(inside.type("run", manifest, "--name", "r1", "-o", "json"))
+    assert run["kind"] == "AgentRun"
+    assert run["status"]["result"] == {"talk_result": "done"}
+
+    assert json.loads(inside.type("show", "r1", "-o", "json")) == run
+    assert yaml.safe_load(inside.type("show", "r1", "-o", "yaml")) == run
+    assert inside.type("show", "r1", "-o", "name") == "agentrun.pilothouse.dev/r1\n"
+    assert inside.type("list", "-o", "name") == "agentrun.pilothouse.dev/r1\n"
+    assert [item["metadata"]["name"] for item in json.loads(inside.type("list", "-o", "json"))["items"]] == ["r1"]
+    turns = json.loads(inside.type("trace", "r1", "-o", "json"))
+    assert [(row["turn"], row["ends"], row["tokens"]) for row in turns] == [
+        (1, "", {"input": 10, "output": 5}),
+        (2, "default", {"input": 10, "output": 5}),
+    ]
+    assert [call["tool"] for call in turns[0]["calls"]] == ["nap"]
+
+    assert inside.type("list").split()[:16:8] == ["NAME", "r1"]
+    assert "Succeeded  Complete" in inside.type("show", "r1")
+    assert "nap" in inside.type("trace", "r1")
+    assert "\x1b" not in inside.type("show", "r1")
+
+
+def test_a_failed_run_exits_one_and_says_why(inside: Inside) -> None:
+    broken = SHORT.replace("text: done", "error: {kind: Refused}")
+    assert broken != SHORT
+    out = inside.type("run", inside.write("w.yaml", broken), "--name", "r1", code=1)
+
+    assert "Failed  Error" in out
+    assert "ended with error (Error)" in inside.said
+    assert "Failed" in inside.type("show", "r1")
+
+
+def test_each_wrong_use_exits_two_with_a_sentence_and_a_next_step(inside: Inside) -> None:
+    manifest = inside.write("w.yaml", SHORT)
+    wrong = {
+        ("run", "absent.yaml"): "absent.yaml does not exist",
+        ("run", manifest, "--workflow", "other"): "there is no Workflow or Agent other",
+        ("run", manifest, "--set", "limits"): "is no path=value",
+        ("run", manifest, "--set", "spec.x=1"): "is not a path that can be set",
+        ("run", manifest, "--set", "agents.nobody.mode=Completion"): "there is no Agent nobody",
+        ("run", manifest, "--set", "limits.tokenBudget=-1"): "tokenBudget",
+        ("run", manifest, "--name", "No_Name"): "No_Name",
+        ("run", manifest, "--input", "@absent.json"): "absent.json cannot be read",
+        ("run", manifest, "--input", "novalue"): "is no path=value",
+        ("limit", "r1", "bogus=1"): "'bogus=1' is no limit",
+        ("limit", "r1", "maxIterations=few"): "is no whole number",
+        ("steer", "r1", "  "): "cannot be blank",
+        ("graph", manifest, "--workflow", "other"): "name the Workflow",
+        ("bogus",): "No such command",
+    }
+    for arguments, sentence in wrong.items():
+        said = inside.refuse(*arguments, code=2)
+        assert sentence in said, f"{arguments}: {said}"
+    assert not (inside.folder / ".pilothouse").exists()
+
+
+def test_invalid_manifests_are_not_run_and_each_finding_has_its_place(inside: Inside) -> None:
+    manifest = inside.write("w.yaml", SHORT.replace("agentRef:\n      name: talker", "agentRef:\n      name: nobody"))
+    said = inside.refuse("run", manifest, code=2)
+    assert "w.yaml:" in said
+    assert "nobody" in said
+    assert "in the manifests" in said
+
+    wrong = inside.write("wrong.yaml", SHORT.replace("kind: Function", "kind: Funktion"))
+    findings = json.loads(inside.type("validate", wrong, "-o", "json", code=1))
+    first = next(finding for finding in findings if finding["severity"] == "Error")
+    assert (first["file"], first["kind"]) == ("wrong.yaml", "Workflow")
+    assert first["line"] > 1
+    assert "kind" in first["field"]
+
+
+def test_runs_that_are_not_there_and_clusters_that_are_not_there(inside: Inside) -> None:
+    assert "there is no run r9 in .pilothouse" in inside.refuse("show", "r9", code=5)
+    assert "there is no run r9 in .pilothouse" in inside.refuse("abort", "r9", code=5)
+    assert "there is no run ../x in" in inside.refuse("show", "../x", code=5)
+    assert "no cluster can be reached" in inside.refuse("list", "-n", "default", code=1)
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    path = inside.write("config", yaml.safe_dump(kubeconfig))
+    assert "the cluster does not answer" in inside.refuse("show", "r9", "--kubeconfig", path, code=1)
+
+
+def test_a_name_that_is_taken_is_refused(inside: Inside) -> None:
+    manifest = inside.write("w.yaml", SHORT)
+    inside.type("run", manifest, "--name", "r1", "-o", "name")
+    assert "there is a local run r1 already" in inside.refuse("run", manifest, "--name", "r1", code=2)
+
+
+def test_damaged_files_are_a_sentence_each(inside: Inside) -> None:
+    folder = inside.folder / ".pilothouse" / "runs" / "r1"
+    inside.type("run", inside.write("w.yaml", SHORT), "--name", "r1", "-o", "name")
+    journal = folder / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"x" + b"".join(lines))
+    assert "the journal" in inside.refuse("trace", "r1", code=1)
+    (folder / "run.json").write_text("{")
+    assert "run.json cannot be read" in inside.refuse("show", "r1", code=1)
+    (folder / "run.json").write_text("[]")
+    assert "is no run" in inside.refuse("show", "r1", code=1)
+    assert inside.type("list") == ""
+
+
+def test_inputs_and_settings_reach_the_run(inside: Inside) -> None:
+    inside.write("in.yaml", "ticket: {text: hello, customer: c-1}\n")
+    manifest = inside.write("w.yaml", SHORT)
+    options = ("--input", "@in.yaml", "--input", "ticket.customer=c-2", "--input", "n=3", "--input", "word=yes")
+    settings = ("--set", "limits.tokenBudget=900", "--set", "agents.talker.limits.maxIterations=7")
+    run = json.loads(inside.type("run", manifest, *options, *settings, "-o", "json"))
+
+    assert run["spec"]["input"] == {"ticket": {"text": "hello", "customer": "c-2"}, "n": 3, "word": "yes"}
+    assert run["spec"]["limits"] == {"tokenBudget": 900}
+    plan = json.loads((inside.folder / ".pilothouse/runs" / run["metadata"]["name"] / "plan.json").read_text())
+    assert plan["agents"]["talker"]["spec"]["limits"]["maxIterations"] == 7
+    assert run["status"]["run"]["tokens"]["budget"] == 900
+
+
+def test_what_init_writes_is_valid_runs_and_passes_its_own_test(inside: Inside) -> None:
+    inside.type("init", "hello")
+    assert inside.type("validate", "hello", "--strict") == ""
+    assert "no errors, no warnings" in inside.said
+    assert "Take a coat" in inside.type("run", "hello")
+    passed = subprocess.run(
+        [sys.executable, "hello/test_hello.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert passed.stdout == "passed\n", passed.stderr
+    assert "workflow.yaml exists already" in inside.refuse("init", "hello", code=2)
+
+
+@pytest.mark.parametrize("form", ["text", "mermaid", "svg"])
+def test_a_graph_names_every_step(inside: Inside, form: str) -> None:
+    graph = inside.type("graph", str(EXAMPLES / "support-triage"), "-o", form)
+    for step in ("classify", "investigate", "reply", "give-up"):
+        assert step in graph
+
+
+def test_help_is_quick_because_it_imports_little() -> None:
+    code = "import sys, pilothouse_cli.main\nprint(*{'pydantic', 'kubernetes', 'httpx', 'yaml'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_completion_knows_the_commands_and_the_runs(inside: Inside) -> None:
+    inside.type("run", inside.write("w.yaml", SHORT), "--name", "r1", "-o", "name")
+    for words, want in (("pilothouse pa", "pause"), ("pilothouse pause r", "r1")):
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("pilothouse"))],
+            env={
+                **os.environ,
+                "_PILOTHOUSE_COMPLETE": "complete_bash",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(len(words.split()) - 1),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert want in done.stdout.split()

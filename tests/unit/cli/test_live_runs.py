@@ -1,0 +1,122 @@
+"""Runs of real processes that a second process pauses, steers, resumes, finishes, aborts, interrupts and kills."""
+
+import json
+import signal
+from typing import Any
+
+from support.terminal import Terminal, finish, read_until, workflow_manifest
+
+LONG = workflow_manifest(40, delay=0.15)
+
+
+def show(terminal: Terminal, name: str) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads(terminal.type("show", name, "-o", "json"))
+    return run
+
+
+def test_a_second_process_pauses_steers_limits_resumes_and_finishes_a_live_run(terminal: Terminal) -> None:
+    run = terminal.start("run", terminal.write("w.yaml", LONG), "--name", "r1")
+    read_until(run, "turn 2: iteration")
+
+    assert "r1: Pause landed at turn " in terminal.type("pause", "r1", "--reason", "lunch")
+    paused = show(terminal, "r1")
+    assert paused["status"]["phase"] == "Paused"
+    assert paused["spec"]["control"] == {"mode": "Pause", "reason": "lunch"}
+    turn = paused["status"]["run"]["turn"]
+    assert "r1: steer a1 is kept and lands when" in terminal.type("steer", "r1", "Sleep less.", "--id", "a1")
+    assert "limits" in terminal.type("limit", "r1", "maxIterations=50", "--no-wait")
+    assert "r1: Run landed at turn " in terminal.type("resume", "r1")
+    assert "r1: steer a2 landed at turn " in terminal.type("steer", "r1", "Sleep more.", "--id", "a2")
+    assert "r1: Finish landed at turn " in terminal.type("finish", "r1")
+
+    code, out, _ = finish(run)
+    assert code == 0
+    assert "FinishedEarly" in out
+    ended = show(terminal, "r1")
+    assert ended["status"]["phase"] == "Succeeded"
+    control = ended["status"]["run"]["control"]
+    assert {steer: landing["state"] for steer, landing in control["steer"].items()} == {"a1": "Landed", "a2": "Landed"}
+    assert control["steer"]["a1"]["turn"] >= turn
+    notes = [note for row in json.loads(terminal.type("trace", "r1", "-o", "json")) for note in row["notes"]]
+    assert [note for note in notes if note in ("Pause", "Run", "steer a1", "steer a2", "limits", "Finish")][:2] == [
+        "Pause",
+        "Run",
+    ]
+
+
+def test_a_second_process_aborts_a_live_run_which_can_then_not_be_steered(terminal: Terminal) -> None:
+    run = terminal.start("run", terminal.write("w.yaml", LONG), "--name", "r1", "-o", "json")
+    while not (terminal.folder / ".pilothouse/runs/r1/journal.jsonl").exists():
+        assert run.poll() is None
+    assert "r1: Abort landed at turn " in terminal.type("abort", "r1", "--reason", "wrong customer")
+
+    code, out, _ = finish(run)
+    assert code == 3
+    assert json.loads(out)["status"]["phase"] == "Aborted"
+    assert "run r1 has ended (Aborted)" in terminal.type("pause", "r1", code=1)
+    assert "run r1 has ended (Aborted)" in terminal.type("resume", "r1", code=1)
+
+
+def test_ctrl_c_lets_go_of_a_run_and_resume_goes_on_with_it_in_one_process_only(terminal: Terminal) -> None:
+    manifest = terminal.write("w.yaml", workflow_manifest(12, delay=0.15))
+    run = terminal.start("run", manifest, "--name", "r1")
+    read_until(run, "turn 2: iteration")
+    run.send_signal(signal.SIGINT)
+    code, _, err = finish(run)
+    assert code == 4
+    assert "go on with: pilothouse resume r1" in err
+    released = show(terminal, "r1")["status"]
+    assert (released["phase"], released["run"]["parked"]["released"]) == ("Paused", True)
+
+    assert "lands when the run goes on" in terminal.type("steer", "r1", "Go on.", "--id", "a1")
+    first = terminal.start("resume", "r1")
+    read_until(first, "turn ")
+    refused = terminal.type("resume", "r1", code=2)
+    assert f"run r1 is live in process {first.pid}: two processes cannot advance one run" in refused
+
+    code, out, _ = finish(first)
+    assert code == 0
+    assert '"talk_result": "done"' in out
+    ended = show(terminal, "r1")["status"]
+    assert ended["attempt"] == 2
+    assert ended["run"]["control"]["steer"]["a1"]["state"] == "Landed"
+    assert ended["run"]["turn"] == 13
+
+
+def test_sigterm_lets_go_of_a_run_too_and_abort_ends_it_without_a_live_process(terminal: Terminal) -> None:
+    run = terminal.start("run", terminal.write("w.yaml", LONG), "--name", "r1")
+    read_until(run, "turn 1: iteration")
+    run.terminate()
+    assert finish(run)[0] == 4
+
+    assert "r1: Abort landed at turn " in terminal.type("abort", "r1")
+    assert show(terminal, "r1")["status"]["phase"] == "Aborted"
+
+
+def test_a_killed_process_is_seen_and_the_run_goes_on_at_the_last_fact(terminal: Terminal) -> None:
+    manifest = terminal.write("w.yaml", workflow_manifest(8, delay=0.1, nap=0.2))
+    run = terminal.start("run", manifest, "--name", "r1")
+    read_until(run, "turn 2: nap ok")
+    run.kill()
+    run.wait()
+
+    assert show(terminal, "r1")["status"]["phase"] == "Pending"
+    assert "r1" in terminal.type("list")
+    code, out, _ = finish(terminal.start("resume", "r1", "-o", "json"))
+    assert code == 0
+    status = json.loads(out)["status"]
+    assert (status["phase"], status["attempt"], status["run"]["turn"]) == ("Succeeded", 2, 9)
+    # The call that was under way when the process died is listed, and was not made again.
+    assert len(status["run"]["effects"]["unknown"]) <= 1
+    assert status["run"]["toolCalls"] == {"nap": 8}
+
+
+def test_a_watcher_sees_the_turns_and_the_end_and_leaves_the_run_alone(terminal: Terminal) -> None:
+    run = terminal.start("run", terminal.write("w.yaml", workflow_manifest(12, delay=0.15)), "--name", "r1")
+    read_until(run, "turn 1: iteration")
+
+    code, out, _ = finish(terminal.start("watch", "r1"))
+
+    assert code == 0
+    assert "turn 13: step talk finished with default" in out
+    assert finish(run)[0] == 0
