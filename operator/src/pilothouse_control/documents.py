@@ -4,6 +4,7 @@ Text in, values out: who reads the file decides which. A document is refused, ne
 deeper than 100 levels, or grown past 100,000 values by aliases.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ MAX_VALUES = 100_000
 MAX_DEPTH = 100
 
 _EXPONENT = re.compile(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+$")
+_SURROGATES = re.compile(r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
+_QUOTED = '"{}"'
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -73,13 +76,18 @@ def parse_documents(text: str, file: str = "") -> list[Document]:
         if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_FILE_BYTES:
             hint = "split the file"
             raise _Unreadable(f"the file has {size} bytes; the limit is {MAX_FILE_BYTES}", hint, None)
-        for node in _compose(text):
+        for node in _compose(_join_surrogates(text) if text.lstrip().startswith("{") else text):
             document = _Reading(file).read(node)
             if document.raw or document.problems:
                 documents.append(document)
     except _Unreadable as problem:
         documents.append(_unreadable(file, problem))
     return documents
+
+
+def _join_surrogates(json_text: str) -> str:
+    """Return JSON with characters beyond 16 bits as they are: JSON escapes them as two halves, YAML knows no halves."""
+    return _SURROGATES.sub(lambda found: f"{found[1]}{json.loads(_QUOTED.format(found[2]))}", json_text)
 
 
 def _compose(text: str) -> Iterator[yaml.Node]:

@@ -68,6 +68,7 @@ def test_empty_documents_are_left_out_and_lines_go_on() -> None:
         ("a: |\n  x\n  y", "x\ny"),
         ("a: [1, {b: c}]", [1, {"b": "c"}]),
         ('{"a": "\\u00e9"}', "é"),
+        ('{"a": "\\ud83d\\ude00 \\\\ud83d\\\\ude00"}', "😀 \\ud83d\\ude00"),
         ("b: &x {c: 1}\na: {<<: *x, d: 2}", {"c": 1, "d": 2}),
         ("b: &x {c: 1}\na: {c: 2, <<: [*x, {e: 3}]}", {"c": 2, "e": 3}),
         ("a: !!int x", "x"),
