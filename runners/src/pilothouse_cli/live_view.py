@@ -26,8 +26,10 @@ from pilothouse_engine.ports import Frame
 NEWEST_FRAMES = 6
 
 
-def live_view(run: AgentRun, frames: Sequence[Frame], now: datetime, steer_hint: str) -> RenderableType:
-    """Return the view; `frames` are the newest, `steer_hint` stands before the run's name in commands."""
+def live_view(
+    run: AgentRun, frames: Sequence[Frame], now: datetime, steer_hint: str, message: str = ""
+) -> RenderableType:
+    """Return the view; `frames` are the newest, `steer_hint` is the program's name, `message` stands last."""
     snapshot = snapshot_of(run)
     head = Text()
     head.append(run.metadata.name, style="bold")
@@ -45,7 +47,8 @@ def live_view(run: AgentRun, frames: Sequence[Frame], now: datetime, steer_hint:
     newest = [Text(f"  {line}") for line in lines]
     controls = [Text(f"  {line}", style="magenta") for line in control_lines(snapshot.control)]
     waits = [Text(f"  {line}", style="magenta") for line in parked_lines(run, snapshot)]
-    return Group(head, gauges, *newest, *controls, *waits, *_how_to_steer(run, steer_hint))
+    last = [Text(message, style="bold")] if message else _how_to_steer(run, steer_hint)
+    return Group(head, gauges, *newest, *controls, *waits, *last)
 
 
 def _tokens(run: AgentRun) -> str:
@@ -60,8 +63,7 @@ def _bar(value: int, limit: int | None) -> RenderableType:
 def _how_to_steer(run: AgentRun, hint: str) -> list[Text]:
     if is_finished(run):
         return []
-    name = run.metadata.name
-    verbs = f'{hint} pause {name} │ {hint} steer {name} "…" │ {hint} finish {name} │ {hint} abort {name}'
+    verbs = f"{hint} pause │ steer │ limit │ finish │ abort {run.metadata.name}"
     return [Text(f"from another terminal: {verbs}", style="dim")]
 
 

@@ -28,6 +28,7 @@ from pilothouse_engine.run import Lost
 
 LOCAL_PLATFORM = Platform(runner_image="local", durable_journal=True)
 REFRESH_PER_SECOND = 8
+RELEASING = "letting go of the run; Ctrl-C once more kills it"
 
 
 class LineSink:
@@ -57,6 +58,11 @@ class LiveSink:
         self._folder = folder
         self._frames: deque[Frame] = deque(maxlen=50)
         self._run = folder.read()
+        self._message = ""
+
+    def say_releasing(self) -> None:
+        """Show that the run is being let go."""
+        self._message = RELEASING
 
     def emit(self, frame: Frame) -> None:
         """Keep one frame."""
@@ -68,7 +74,7 @@ class LiveSink:
             self._run = self._folder.read()
         except (RunIsGone, CliError):
             pass  # the host finds out by itself; the view shows what was last there
-        return live_view(self._run, list(self._frames), datetime.now(UTC), "pilothouse")
+        return live_view(self._run, list(self._frames), datetime.now(UTC), "pilothouse", self._message)
 
 
 def run_manifests(
@@ -113,7 +119,7 @@ def drive(folder: RunFolder, output: str, *, live: bool) -> int:
     if output == "table" and live and console.is_terminal:
         sink = LiveSink(folder)
         with Live(get_renderable=sink.view, console=console, refresh_per_second=REFRESH_PER_SECOND):
-            end = advance(folder, sink, on_release=_say_releasing)
+            end = advance(folder, sink, on_release=sink.say_releasing)
     else:
         end = advance(folder, LineSink(stderr()) if output == "table" else SilentSink(), on_release=_say_releasing)
     if isinstance(end, Lost):
@@ -133,4 +139,4 @@ def advance_silently(folder: RunFolder) -> None:
 
 
 def _say_releasing() -> None:
-    say("letting go of the run; once more kills it")
+    say(RELEASING)
