@@ -4,3 +4,6 @@ Belongs here: pydantic models of the custom resources, the plan, the snapshot, a
 them that more than one process needs (names, digests, templates, wake-up of parked runs).
 Does not belong here: decisions of the operator (`pilothouse_control`), the loop (`pilothouse_engine`), any I/O.
 """
+
+__version__ = "0.1.0"
+"""Version of the whole distribution; images have no package metadata to ask."""

@@ -9,10 +9,10 @@ import asyncio
 import ssl
 import zlib
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
+from pilothouse_api import __version__
 from pilothouse_engine.ports import HttpFailure, HttpRequest, HttpResponse
 from pilothouse_runner.adapters.addresses import Address, Network, is_refused, resolve
 
@@ -139,7 +139,7 @@ def _build(request: HttpRequest, url: "httpx.URL", address: Address, attempt: _A
 
     headers = [
         ("Host", url.netloc.decode("ascii")),
-        ("User-Agent", f"pilothouse/{version('pilothouse')}"),
+        ("User-Agent", f"pilothouse/{__version__}"),
         ("Accept", "*/*"),
         ("Accept-Encoding", "identity"),
         ("Connection", "close"),

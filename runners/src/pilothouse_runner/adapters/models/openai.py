@@ -8,11 +8,11 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import httpx
 
+from pilothouse_api import __version__
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, Secrets, SecretUnavailable
 from pilothouse_runner.adapters.models import price_table
@@ -114,7 +114,7 @@ class OpenAIModel:
             "content-type": "application/json",
             "accept": "application/json",
             "accept-encoding": "identity",  # what is read is what is counted
-            "user-agent": f"pilothouse/{version('pilothouse')}",
+            "user-agent": f"pilothouse/{__version__}",
         }
         if key:
             headers["authorization"] = f"Bearer {key}"
