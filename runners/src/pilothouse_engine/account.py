@@ -124,7 +124,8 @@ def reserve(prompt: int, output: int, price: Price | None, remaining: Remaining)
     if remaining.tokens is not None and need > remaining.tokens:
         return DoesNotFit(
             f"the next call may take {need} tokens ({prompt} of prompt, {output} of output), {remaining.tokens} are"
-            f" left of a tokenBudget of {remaining.tokens_budget}: raise limits.tokenBudget or lower model.maxOutputTokens"
+            f" left of a tokenBudget of {remaining.tokens_budget}: raise limits.tokenBudget or lower"
+            " model.maxOutputTokens"
         )
     cost = price.of(prompt, output) if price else None
     if remaining.cost is not None and remaining.cost_budget is not None:

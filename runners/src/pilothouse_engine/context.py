@@ -21,12 +21,12 @@ def fit_writes(
         if key.startswith("_"):
             continue
         text = compact(value)
-        length = len(text.encode("utf-8", "surrogatepass")) + len(key) + 4
+        length = len(text.encode("utf-8", "surrogatepass"))
         if size + length > cap:
-            pointer = {"ref": f"{where}/{key}", "bytes": length, "digest": text_digest(text)}
-            text, length = compact(pointer), 0
+            text = compact({"ref": f"{where}/{key}", "bytes": length, "digest": text_digest(text)})
+            length = len(text)
         fitted[key] = json.loads(text)
-        size += length
+        size += length + len(key) + len('"":,')
     return fitted
 
 

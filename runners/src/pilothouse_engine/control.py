@@ -116,7 +116,8 @@ def plan_last_answers(state: RunState, inputs: Inputs) -> Facts:
     facts: list[Fact] = []
     want = control.mode or "Run"
     if want not in (state.mode, state.refused_mode):
-        facts.append(ModeAnswered(now, turn, want, "NotLanded", control.reason, control.by))
+        answer = "Superseded" if state.mode in ("Finish", "Abort") else "NotLanded"
+        facts.append(ModeAnswered(now, turn, want, answer, control.reason, control.by))
     facts += [SteerAnswered(now, turn, key, "NotLanded") for key in sorted(control.steer) if key not in state.steers]
     facts += _stray_approvals(state, control, now, turn)
     return tuple(facts)

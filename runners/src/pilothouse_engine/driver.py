@@ -240,17 +240,21 @@ class Driver:
         parked = Parked(reason="JournalLost", turn=self._state.turn, since=iso(since), released=released)
         snapshot = build_snapshot(self._catalog, self._state, self._inputs)
         snapshot = snapshot.model_copy(update={"parked": parked, "journal_length": self._flushed, "exit": None})
-        if self._state.attempt == self._attempt.number and self._flushed:
-            # An attempt that has not fenced the others yet has nothing to say.
+        if self._state.attempt == self._attempt.number and self._inputs.published_length is not None:
+            # An attempt that has not fenced the others and looked yet has nothing to say.
             failure = await self._ports.store.publish(snapshot)
             if failure is not None and failure.kind in ("Gone", "Fenced"):
                 raise _Ends(Lost("Gone" if failure.kind == "Gone" else "Fenced", failure.message))
         return Released(parked, snapshot)
 
     def _build_snapshot(self) -> Snapshot | None:
-        if self._buffer or self._state.attempt != self._attempt.number:
+        state = self._state
+        if self._flushed != state.length or state.attempt != self._attempt.number:
             return None
-        if self._state.ended is not None and self._state.ended.reason == "JournalLost":
+        if self._inputs.published_length is None and state.ended is None:
+            # Never overwrite what stands before it was read: it may know more than this journal.
+            return None
+        if state.ended is not None and state.ended.reason == "JournalLost":
             directives = self._inputs.directives
             if directives is not None and directives.snapshot is not None:
                 return lost_snapshot(directives.snapshot, self._catalog, self._state, self._inputs)
@@ -259,7 +263,7 @@ class Driver:
     async def _publish_urgent(self) -> None:
         await self._flush()
         self._is_urgent = False
-        if self._state.ended is None:
+        if self._state.ended is None and not self._state.is_released:
             await self._publisher.publish()
 
     # ------------------------------------------------------------ control
