@@ -20,6 +20,6 @@ def report_and_leave(code: int) -> None:
 
 os._exit = report_and_leave
 
-from pilothouse_runner.process import main  # noqa: E402  the path is set first
+from pilothouse_runner.__main__ import main  # noqa: E402  the folder is set first
 
 main()
