@@ -67,11 +67,14 @@ from pilothouse_engine.steps.registry import EXECUTORS
 
 T = TypeVar("T")
 
-URGENT = (ModeAnswered, SteerAnswered, ApprovalAnswered, LimitsLanded, ParkBegan, ParkReleased, ParkEnded)
+URGENT = frozenset({ModeAnswered, SteerAnswered, ApprovalAnswered, LimitsLanded, ParkBegan, ParkReleased, ParkEnded})
 """Facts that somebody waits for: published at once."""
 
-SOON = (AttemptStarted, StepEntered, ReplyReceived)
-"""Facts that show progress: published within an interval, once a turn."""
+SOON = frozenset({AttemptStarted, StepEntered})
+"""Facts that show progress, as does a reply that asks for calls: published within an interval, once a turn."""
+
+LAZY = frozenset({ReplyReceived, CallFinished})
+"""Facts that the next turn publishes, unless it takes long."""
 
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 15.0
@@ -151,6 +154,7 @@ class Driver:
         return self._epoch + self._ports.clock.monotonic()
 
     def _check_lost(self) -> None:
+        self._publisher.check()
         lost = self._publisher.lost
         if lost is not None:
             raise _Ends(Lost("Gone" if lost.kind == "Gone" else "Fenced", lost.message))
@@ -181,7 +185,8 @@ class Driver:
             case WaitParked(seconds):
                 await self._flush()
                 await self._alarms.bound(self._ports.store.wait(seconds), None)
-                await self._read_control(0.0)
+                if not self._stop.is_asked:
+                    await self._read_control(0.0)
             case Finish():
                 return await self._finish()
             case Release():
@@ -199,12 +204,12 @@ class Driver:
             self._buffer.append(encode(fact))
             for frame in advance(state, fact):
                 self._ports.frames.emit(frame)
-            if isinstance(fact, URGENT):
+            kind = type(fact)
+            if kind in URGENT:
                 self._is_urgent = True
-            elif isinstance(fact, SOON):
-                # A text ends its step: what follows publishes.
-                self._publisher.mark(is_lazy=isinstance(fact, ReplyReceived) and not fact.calls)
-            elif isinstance(fact, CallFinished):
+            elif kind in SOON or (isinstance(fact, ReplyReceived) and fact.calls):
+                self._publisher.mark()
+            elif kind in LAZY:
                 self._publisher.mark(is_lazy=True)
 
     async def _flush(self) -> None:
@@ -337,7 +342,7 @@ class Driver:
         return ReplyReceived(
             now,
             outcome.text,
-            asked_calls(started.turn, outcome.calls),
+            asked_calls(started.turn, outcome.calls, self._catalog.agent(visit.step).tools),
             outcome.finish,
             taken.input,
             taken.output,

@@ -22,6 +22,9 @@ Purpose = Literal["Regular", "WrapUp", "BudgetWrapUp", "Finish", "Completion"]
 
 TOOLS_OFF: frozenset[str] = frozenset({"WrapUp", "BudgetWrapUp", "Finish", "Completion"})
 
+UNDECLARED = "(undeclared)"
+"""What stands for the name of a tool that does not exist, wherever people or judges read."""
+
 CallCode = Literal[
     "tool_error",
     "tool_invalid_arguments",
@@ -48,13 +51,17 @@ class PromptMessage:
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """One call of a reply. `id` is the engine's, `digest` that of the arguments as the model wrote them."""
+    """One call of a reply. `id` is the engine's, `digest` that of the arguments as the model wrote them.
+
+    `name` is the model's word: only where `is_declared` it is a tool's name, fit to be shown.
+    """
 
     id: str
     provider_id: str
     name: str
     arguments: str
     digest: str
+    is_declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)

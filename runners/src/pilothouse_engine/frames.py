@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pilothouse_engine.facts import (
+    UNDECLARED,
     CallFinished,
     Fact,
     LimitsLanded,
@@ -21,8 +22,6 @@ from pilothouse_engine.facts import (
 from pilothouse_engine.parks import iso
 from pilothouse_engine.ports import Frame, RawEntry
 from pilothouse_engine.state import RunState
-
-UNDECLARED = "(undeclared)"
 
 
 def advance(state: RunState, fact: Fact) -> tuple[Frame, ...]:
@@ -88,9 +87,7 @@ def _call_finished(state: RunState, fact: CallFinished) -> Iterator[Frame]:
     if not visit.is_agent:
         return
     call = visit.call_ids[fact.id]
-    # Only a call that passed its gates is known to name a declared tool.
-    is_known = call.started is not None or fact.code not in ("tool_unknown", "tool_call_unresolved")
-    tool = call.asked.name if is_known else UNDECLARED
+    tool = call.asked.name if call.asked.is_declared else UNDECLARED
     yield _frame(state, fact.at, "ToolCall", tool=tool, code=fact.code or "ok", seconds=round(fact.seconds, 3))
 
 

@@ -1,6 +1,7 @@
 """Parks: waiting without advancing, and what ends it (engine.md §8). Pure."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
 from pilothouse_api.wake import wake_due
@@ -16,8 +17,14 @@ LONGEST_WAIT_SECONDS = 300.0
 
 
 def iso(at: float) -> str:
-    """Return a moment (epoch seconds) as RFC 3339."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a moment (epoch seconds) as RFC 3339, to the millisecond."""
+    seconds, milliseconds = divmod(int(at * 1000), 1000)
+    return f"{_second(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def parked_report(park: ParkBegan, *, is_released: bool) -> Parked:

@@ -52,6 +52,13 @@ class Publisher:
             due += LAZY_INTERVALS * self._interval
         self._set_alarm(due - now)
 
+    def check(self) -> None:
+        """Raise the fault of a write that failed behind the loop's back."""
+        task = self._task
+        if task is not None and task.done():
+            self._task = None
+            task.result()
+
     async def publish(self) -> StoreFailure | None:
         """Publish now; on a failure the next attempt is made later, on its own."""
         await self._settle()
@@ -67,9 +74,9 @@ class Publisher:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _settle(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            await task
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        self.check()
 
     def _set_alarm(self, seconds: float) -> None:
         due = self._clock.monotonic() + seconds

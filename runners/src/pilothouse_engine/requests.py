@@ -1,5 +1,7 @@
 """Model calls on their way out and back: the request, and the calls of a reply with ids of the engine's own."""
 
+from collections.abc import Container
+
 from pilothouse_engine.actions import CallModel
 from pilothouse_engine.executions import arguments_digest, call_id
 from pilothouse_engine.facts import AskedCall
@@ -42,15 +44,15 @@ def _messages(visit: Visit, endpoint: int, pinned: str | None) -> tuple[Message,
     return (Message("system", f"{head.text}\n\n{pinned}"), *messages[1:])
 
 
-def asked_calls(turn: int, calls: tuple[RequestedCall, ...]) -> tuple[AskedCall, ...]:
+def asked_calls(turn: int, calls: tuple[RequestedCall, ...], declared: Container[str]) -> tuple[AskedCall, ...]:
     """Return the calls of a reply as they are journaled."""
-    return tuple(_asked(turn, index, call) for index, call in enumerate(calls))
+    return tuple(_asked(turn, index, call, call.name in declared) for index, call in enumerate(calls))
 
 
-def _asked(turn: int, index: int, call: RequestedCall) -> AskedCall:
+def _asked(turn: int, index: int, call: RequestedCall, is_declared: bool) -> AskedCall:
     try:
         parsed = parse_json(call.arguments) if call.arguments.strip() else {}
     except JsonError:
         parsed = None
     digest = arguments_digest(call.arguments, parsed)
-    return AskedCall(call_id(turn, index, digest), call.provider_id, call.name, call.arguments, digest)
+    return AskedCall(call_id(turn, index, digest), call.provider_id, call.name, call.arguments, digest, is_declared)

@@ -9,9 +9,12 @@ HEAD_SHARE = 0.75
 """Share of a cut result that is its head; what a tool says first tends to matter most."""
 
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def compact(value: Any) -> str:
     """Return a JSON value as compact text."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(value)
 
 
 def error_content(code: CallCode, message: str) -> str:

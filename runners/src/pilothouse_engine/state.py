@@ -518,7 +518,7 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
     if not visit.is_agent:
         return
     if not call.is_counted and fact.code != "tool_call_unresolved":
-        _count(state, visit, call, is_declared=fact.code != "tool_unknown")
+        _count(state, visit, call)
     if fact.code is not None and fact.code != "tool_call_unresolved":
         state.tool_errors += 1
     if fact.writes:
@@ -530,11 +530,11 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
     _show_results(state, visit)
 
 
-def _count(state: RunState, visit: Visit, call: Call, *, is_declared: bool = True) -> None:
+def _count(state: RunState, visit: Visit, call: Call) -> None:
     call.is_counted = True
     visit.tool_calls += 1
     state.total_tool_calls += 1
-    if is_declared:
+    if call.asked.is_declared:
         state.tool_calls[call.asked.name] = state.tool_calls.get(call.asked.name, 0) + 1
     else:
         state.undeclared_tool_calls += 1

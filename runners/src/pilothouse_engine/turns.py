@@ -19,7 +19,7 @@ from pilothouse_engine.catalog import Catalog, PlannedStep
 from pilothouse_engine.context import fit_writes
 from pilothouse_engine.control import plan_checkpoint, plan_interruption
 from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
-from pilothouse_engine.facts import TOOLS_OFF, ModelStarted, NoteAdded, PromptOpened, Purpose, ReplyRejected
+from pilothouse_engine.facts import TOOLS_OFF, UNDECLARED, ModelStarted, NoteAdded, PromptOpened, Purpose, ReplyRejected
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
 from pilothouse_engine.ports import RETRIED_FAILURES
@@ -135,7 +135,7 @@ def _plan_recovery(planned: PlannedStep, state: RunState, inputs: Inputs) -> Act
         return None
     recovery = planned.agent.recovery
     worst, count = max(visit.same_errors.items(), key=lambda item: item[1])
-    tool = worst[0] if worst[0] in planned.tools else "(undeclared)"
+    tool = worst[0] if worst[0] in planned.tools else UNDECLARED
     if count >= recovery.max_same_error:
         message = (
             f"{tool} failed with {worst[1]} in {count} batches: recovery.maxSameError is {recovery.max_same_error}"

@@ -1,6 +1,7 @@
 """Model errors: retries, their deadline, fallbacks, and the exits (engine.md §5)."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ async def test_what_may_pass_is_retried_with_a_growing_wait(kind: str) -> None:
     started = await run.facts_of(ModelStarted)
     assert [fact.attempt for fact in started] == [1, 2, 3]
     assert [fact.turn for fact in started] == [1, 1, 1]
-    assert [b.at - a.at for a, b in zip(started, started[1:], strict=False)] == [2.0, 4.0]
+    assert [b.at - a.at for a, b in pairwise(started)] == [2.0, 4.0]
     assert run.snapshot.iteration == 1
 
 

@@ -74,7 +74,7 @@ async def test_a_release_during_a_parallel_run_keeps_what_has_finished() -> None
         for _ in range(3):
             await asyncio.sleep(0)
         run.stop.release()
-        await hang()
+        return await hang()
 
     step = agent_step(limits={"maxParallelToolCalls": 2})
     run = scenario([calls(call("lookup", {"n": 0}), call("lookup", {"n": 1})), answer("resolved")], step)
