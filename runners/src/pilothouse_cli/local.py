@@ -21,7 +21,7 @@ from pilothouse_engine.ports import FrameSink, JournalCorrupt, SecretUnavailable
 from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
 from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.secrets import FileSecrets
-from pilothouse_runner.assembly import open_ports
+from pilothouse_runner.assembly import named_environment, open_ports
 
 EXIT_KILLED = 130
 NAMESPACE = "default"
@@ -131,7 +131,9 @@ async def _attempt(
     store = LocalRunStore(folder, plan.run.uid, attempt.number)
     secrets = LocalSecrets(Path(STATE_FOLDER) / "secrets")
     try:
-        async with open_ports(journal=journal, store=store, frames=sink, secrets=secrets) as ports:
+        async with open_ports(
+            journal=journal, store=store, frames=sink, secrets=secrets, environment=named_environment(plan, os.environ)
+        ) as ports:
             return await run_attempt(plan, ports, attempt, stop)
     finally:
         journal.close()

@@ -13,6 +13,8 @@ from pilothouse_cli.local_status import report
 from pilothouse_engine.ports import Directives, StoreFailure
 
 POLL_SECONDS = 0.05
+PAUSE_SECONDS = 0.5
+"""Between two looks at a file that cannot be read."""
 
 
 def _now() -> datetime:
@@ -70,12 +72,15 @@ class LocalRunStore:
     async def wait(self, timeout: float) -> None:
         """Return when the run was edited since the last read, or after `timeout` seconds."""
         ends = asyncio.get_running_loop().time() + timeout
-        looked_at = None
+        looked_at: object = "nothing yet"
         while (left := ends - asyncio.get_running_loop().time()) > 0:
             signature = self._signature()
             if signature != looked_at:
                 raw = self._read()
-                if isinstance(raw, StoreFailure) or raw["metadata"]["generation"] != self._seen:
+                if isinstance(raw, StoreFailure):
+                    await asyncio.sleep(min(PAUSE_SECONDS, left) if raw.kind == "Unavailable" else 0)
+                    return
+                if raw["metadata"]["generation"] != self._seen:
                     return
                 looked_at = signature
             await asyncio.sleep(min(POLL_SECONDS, left))

@@ -98,7 +98,14 @@ def _steps_table(snapshot: Snapshot) -> Table:
     table = _table("STEP", "VISIT", "KIND", "SIGNAL", "ITERATIONS", "TOKENS")
     for step in snapshot.steps:
         signal = clean_line(step.signal) if step.signal else "…"
-        table.add_row(clean_line(step.id), str(step.visit), step.kind, signal, str(step.iterations), f"{step.tokens:,}")
+        table.add_row(
+            clean_line(step.id),
+            str(step.visit),
+            clean_line(step.kind),
+            signal,
+            str(step.iterations),
+            f"{step.tokens:,}",
+        )
     return table
 
 
@@ -130,7 +137,7 @@ def call_texts(calls: Sequence[CallRow]) -> Text:
         if not call.is_done:
             text.append(" …", style="cyan")
         elif call.code:
-            text.append(f" {call.code}", style="red")
+            text.append(f" {clean_line(call.code, 63)}", style="red")
         if call.seconds is not None:
             text.append(f" {call.seconds:.2f}s", style="dim")
     return text

@@ -20,7 +20,7 @@ from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released,
 from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
 from pilothouse_runner.adapters.secrets import FileSecrets
-from pilothouse_runner.assembly import open_ports
+from pilothouse_runner.assembly import named_environment, open_ports
 from pilothouse_runner.log_lines import LogLines, LogLinesHandler
 from pilothouse_runner.settings import RunnerSettings, SettingsError, read_settings
 
@@ -100,7 +100,11 @@ async def run_in_cluster(
     store = KubernetesRunStore(server, settings.namespace, settings.name, settings.uid, settings.attempt)
     try:
         async with open_ports(
-            journal=open_journal(settings), store=store, frames=lines, secrets=FileSecrets(settings.secrets_path)
+            journal=open_journal(settings),
+            store=store,
+            frames=lines,
+            secrets=FileSecrets(settings.secrets_path),
+            environment=named_environment(plan, os.environ),
         ) as ports:
             return await run_attempt(plan, ports, Attempt(settings.attempt, settings.settle), stop)
     finally:
