@@ -18,6 +18,22 @@ MAX_EXPRESSION_CHARS = 4096
 MAX_DEPTH = 128
 _SCALARS = frozenset({"BOOL", "INT", "UINT", "DOUBLE", "STRING", "NULL"})
 
+POLICY_VARIABLES = (
+    "tool",
+    "args",
+    "effect",
+    "step",
+    "agent",
+    "workflow",
+    "namespace",
+    "turn",
+    "iteration",
+    "usage",
+    "now",
+    "labels",
+)
+"""What the expression of a policy rule may name."""
+
 
 class ExpressionError(Exception):
     """An expression does not compile, or cannot be evaluated with the values that it was given."""
@@ -58,34 +74,45 @@ class Expression:
 
 
 @lru_cache(maxsize=512)
-def _compile(text: str, variables: frozenset[str] | None) -> Expression:
+def _compile(text: str, variables: frozenset[str] | None, times: frozenset[str]) -> Expression:
     try:
-        environment = _environment(variables or frozenset())
+        environment = _environment(variables or frozenset(), times)
         return Expression(text, environment.compile(text, disable_check=variables is None))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ExpressionError(f"{_shorten(text)}: {_tidy(str(error))}") from None
 
 
 @lru_cache(maxsize=32)
-def _environment(variables: frozenset[str]) -> "cel.Env":
+def _environment(variables: frozenset[str], times: frozenset[str]) -> "cel.Env":
     from cel_expr_python import cel
     from cel_expr_python.ext import ext_optional, ext_strings
 
     return cel.NewEnv(
-        variables=dict.fromkeys(sorted(variables), cel.Type.DYN),
+        # The library takes a datetime only for a variable that is declared as a timestamp.
+        variables={name: cel.Type.TIMESTAMP if name in times else cel.Type.DYN for name in sorted(variables)},
         extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
     )
 
 
-def compile_expression(text: str, variables: Collection[str] | None = None) -> Expression:
+def compile_policy_expression(text: str) -> Expression:
+    """Return the compiled form of a policy rule's expression; `now` is given as an aware datetime.
+
+    Raises ExpressionError for one that does not compile.
+    """
+    return compile_expression(text, POLICY_VARIABLES, times=("now",))
+
+
+def compile_expression(
+    text: str, variables: Collection[str] | None = None, *, times: Collection[str] = ()
+) -> Expression:
     """Return the compiled form of a CEL expression; raises ExpressionError for one that does not compile.
 
     With `variables`, the names that the expression may use, names and types are checked too; without, only the
-    grammar is, and an unknown name is an error of each evaluation.
+    grammar is, and an unknown name is an error of each evaluation. `times` are those whose values are datetimes.
     """
     if len(text) > MAX_EXPRESSION_CHARS:
         raise ExpressionError(f"the expression has {len(text)} characters; the limit is {MAX_EXPRESSION_CHARS}")
-    return _compile(text, None if variables is None else frozenset(variables))
+    return _compile(text, None if variables is None else frozenset(variables), frozenset(times))
 
 
 def _is_deeper(value: Any, limit: int) -> bool:
