@@ -1,0 +1,221 @@
+"""What people see: snapshots under their cap and coalesced, frames without values (engine.md §16)."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_engine.actions import Inputs
+from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.facts import FACTS, RunEnded
+from pilothouse_engine.ports import Directives, StoreFailure
+from pilothouse_engine.results import compact
+from pilothouse_engine.settings import Settings
+from pilothouse_engine.snapshot import build_snapshot
+from pilothouse_engine.state import _APPLY, Answer, OpenEffect, Report, RunState
+from unit.engine.scenarios import (
+    ListModel,
+    agent_step,
+    answer,
+    build_plan,
+    call,
+    calls,
+    function_step,
+    function_tool,
+    response_step,
+    scenario,
+)
+
+pytestmark = pytest.mark.anyio
+
+CAP = 32_768
+TEXT = st.text(max_size=40) | st.sampled_from(["x" * 5000, "é" * 3000, "😀" * 2000, '"\\' * 2000, "\x00" * 900])
+
+
+@st.composite
+def states(draw: st.DrawFn) -> RunState:
+    state = RunState(attempt=1, started_at=1.0)
+    count = draw(st.sampled_from([0, 3, 200]))
+    label = draw(TEXT)
+    state.reports = [Report(f"step-{n}"[:63], n, "Agent", 1.0, signal="s" * 63) for n in range(count)]
+    state.tool_calls = {f"{'t' * 50}{n}": n for n in range(draw(st.integers(0, 64)))}
+    state.steers = {f"{'i' * 60}{n}": Answer("Landed", n, 1.0) for n in range(draw(st.integers(0, 90)))}
+    state.effects_unknown = [OpenEffect(f"t{n}-0-deadbeef", "t" * 63, 1.0) for n in range(draw(st.integers(0, 300)))]
+    state.trace.extend({"kind": "Step", "step": label, "turn": n} for n in range(20))
+    if draw(st.booleans()):
+        state.ended = RunEnded(
+            2.0, "error", "Error", label * 2, "ToolTimeout", label, label * 3, None, {"a": label, "b": [label] * 3}
+        )
+    return state
+
+
+@given(states())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_snapshot_stays_under_its_cap_whatever_stands_in_it(state: RunState) -> None:
+    catalog = Catalog(build_plan(agent_step("step-0")), lambda endpoint: None, is_durable=True)
+    inputs = Inputs(1, None, Settings(), "d", 2.0, 2.0, directives=Directives("uid-1", 1))
+    snapshot = build_snapshot(catalog, state, inputs)
+    raw = snapshot.to_raw()
+    assert len(compact(raw).encode("utf-8", "replace")) <= CAP
+    assert Snapshot.model_validate(raw).to_raw() == raw
+    if state.ended is not None:
+        assert snapshot.exit is not None and snapshot.exit.reason == "Error"
+        assert len((snapshot.exit.partial or "").encode()) <= 2048
+
+
+async def test_huge_results_leave_the_snapshot_small_and_point_at_the_journal() -> None:
+    run = scenario(
+        [calls(call("lookup"), text="t" * 50_000), answer("resolved", {"text": "r" * 60_000})],
+        agent_step(routes={"resolved": "tell"}),
+        response_step("tell", all="work_result"),
+        functions={"tools:lookup": lambda arguments: {"blob": "z" * 900_000}},
+    )
+    end = await run.finish()
+    assert end.result == {"all": {"text": "r" * 60_000}}
+    assert run.snapshot.result is not None and run.snapshot.result["ref"] == "journal/result"
+    assert all(len(s.model_dump_json()) <= CAP for s in run.store.snapshots)
+
+
+async def test_snapshots_are_coalesced_to_one_an_interval() -> None:
+    async def turn(request: Any) -> Any:
+        await run.clock.sleep(0.1)
+        return calls(call("lookup", {"n": run.clock.monotonic()}))
+
+    turns = [turn] * 100 + [answer("resolved")]
+    run = scenario(turns, agent_step(limits={"maxIterations": 200, "maxToolCalls": 200}))
+    await run.finish()
+    assert 8 <= len(run.store.snapshots) <= 13
+    gaps = [b - a for a, b in zip(run.store.published_at[:-2], run.store.published_at[1:-1], strict=True)]
+    assert min(gaps) >= 0.999
+
+
+async def test_a_slow_turn_is_published_once_while_its_calls_run() -> None:
+    async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
+        await run.clock.sleep(5)
+        return {"x": 1}
+
+    async def think(request: Any) -> Any:
+        await run.clock.sleep(3)
+        return calls(call("lookup", {"n": request.turn}))
+
+    run = scenario([think, think, think, answer("resolved")], functions={"tools:lookup": slow})
+    await run.finish()
+    assert [s.turn for s in run.store.snapshots] == [1, 1, 2, 3, 4]
+    assert [s.tokens.used for s in run.store.snapshots] == [0, 60, 120, 180, 240]
+
+
+async def test_a_start_an_end_and_each_turn_are_all_that_is_written() -> None:
+    async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
+        await run.clock.sleep(2)
+        return {}
+
+    async def think(request: Any) -> Any:
+        await run.clock.sleep(2)
+        return calls(call("lookup")) if request.turn < 4 else answer("resolved")
+
+    run = scenario(
+        [think] * 3,
+        function_step("fetch", routes={"default": "work"}),
+        agent_step(routes={"resolved": "tell"}),
+        response_step("tell", a="work_result"),
+        functions={"tools:lookup": slow, "steps:fetch": slow},
+    )
+    await run.finish()
+    assert len(run.store.snapshots) <= run.snapshot.turn + 2
+
+
+async def test_a_store_that_is_away_is_tried_again_and_the_end_is_published_surely() -> None:
+    run = scenario([answer("resolved")])
+    run.store.refusals = [StoreFailure("Unavailable", "503")] * 4
+    await run.finish()
+    assert run.snapshot.exit is not None
+    assert run.clock.monotonic() > 1
+
+
+async def test_a_snapshot_that_is_refused_is_a_fault() -> None:
+    run = scenario([answer("resolved")])
+    run.store.refusals = [StoreFailure("Refused", "422 too large")]
+    with pytest.raises(RuntimeError, match="422 too large"):
+        await run.attempt()
+
+
+async def test_a_fault_of_the_store_behind_the_loops_back_is_not_swallowed() -> None:
+    async def slow(request: Any) -> Any:
+        run.store.publish = boom  # type: ignore[method-assign]
+        await run.clock.sleep(30)
+        return calls(call("lookup"))
+
+    async def boom(snapshot: Snapshot) -> None:
+        raise ZeroDivisionError("a bug in an adapter")
+
+    run = scenario([slow, answer("resolved")])
+    with pytest.raises(ZeroDivisionError):
+        await run.attempt()
+
+
+async def test_frames_carry_loop_facts_and_no_values() -> None:
+    tools = [function_tool("lookup"), function_tool("note", effect="Once")]
+    run = scenario(
+        [
+            calls(call("lookup", {"secret": "s3cr3t"}), call("sudo", {}), text="private words"),
+            answer("resolved", "hush"),
+        ],
+        agent_step(tools=tools),
+        functions={"tools:lookup": lambda arguments: {"result": "confidential"}},
+    )
+    run.store.set_control(steer={"a1": {"message": "be careful"}})
+    await run.finish()
+    frames = [dict(frame) for frame in run.sink.frames]
+    text = json.dumps(frames)
+    for word in ("s3cr3t", "sudo", "private", "hush", "confidential", "careful", "charged"):
+        assert word not in text
+    assert [frame["kind"] for frame in frames] == [
+        "Step",
+        "Control",
+        "Iteration",
+        "ToolCall",
+        "ToolCall",
+        "Iteration",
+        "Step",
+        "Outcome",
+        "Outcome",
+    ]
+    iteration = frames[2]
+    assert (iteration["turn"], iteration["iteration"], iteration["toolCalls"], iteration["tokens"]) == (1, 1, 2, 60)
+    assert [(f["tool"], f["code"]) for f in frames if f["kind"] == "ToolCall"] == [
+        ("lookup", "ok"),
+        ("(undeclared)", "tool_unknown"),
+    ]
+    assert [dict(frame) for frame in run.snapshot.trace] == frames
+
+
+async def test_the_trace_is_the_newest_twenty_frames_and_survives_a_resume() -> None:
+    turns: list[Any] = [calls(call("lookup", {"n": n})) for n in range(15)]
+
+    async def stop(request: Any) -> Any:
+        run.stop.release()
+        await asyncio.Event().wait()
+
+    run = scenario([*turns, stop, answer("resolved")], agent_step(limits={"maxIterations": 99}))
+    await run.release()
+    before = list(run.snapshot.trace)
+    assert len(before) == 20
+    await run.finish()
+    assert before[-1] in run.snapshot.trace
+
+
+def test_every_fact_is_applied() -> None:
+    assert set(_APPLY) == set(FACTS.values())
+
+
+async def test_tool_names_of_the_model_never_reach_the_snapshot() -> None:
+    asked = [calls(call(f"ignore_all_{n}")) for n in range(2)]
+    run = scenario([*asked, answer("resolved")])
+    await run.finish()
+    assert isinstance(run.model, ListModel)
+    assert "ignore_all" not in run.snapshot.model_dump_json()
+    assert run.snapshot.undeclared_tool_calls == 2
