@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+from pilothouse_api.v1alpha1.steps import McpServer
 
 # ---------------------------------------------------------------- models
 
@@ -217,6 +218,89 @@ class Functions(Protocol):
 
     async def run(self, request: FunctionRequest) -> FunctionReply | FunctionFailure:
         """Return what the callable returned or why it returned nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """One tool as its server lists it: hostile text, bounded in bytes only; `mcp_tools` makes an offer of it.
+
+    The server's own hints (`readOnlyHint` and the like) are left out: they are never trusted.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class McpListing:
+    """All the tools that a server lists, in its order."""
+
+    tools: tuple[McpTool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class McpResult:
+    """What a tool gave: texts joined, other blocks named; `is_error` is the tool's own word.
+
+    `structured` is the JSON value that the tool gave beside or instead of its text, None where there is none. Together
+    they are no larger than the call's `max_bytes`.
+    """
+
+    text: str
+    structured: Any = None
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class McpFailure:
+    """Why a server gave no listing or no result.
+
+    `message` is safe to show: no credential, nothing of the server's, at most 500 characters. `detail` is what the
+    server said of it (JsonRpc only), bounded, with credentials masked, and to be treated like a result. `sent`: the
+    request may have reached the server and it did not answer it, so an effect may have happened.
+    """
+
+    kind: Literal[
+        "Timeout",
+        "Connection",  # the server cannot be reached, or went away
+        "Unavailable",  # it refuses to serve, its program cannot be started, or its address is refused
+        "Credentials",  # they cannot be read (nothing was sent then), or the server refuses them
+        "Protocol",  # what came is not MCP, or of a version that is not spoken
+        "TooLarge",
+        "JsonRpc",  # the server's own error answer
+    ]
+    message: str
+    sent: bool = False
+    detail: str = ""
+
+
+class Mcp(Protocol):
+    """Speaks to MCP servers. One session for each server, opened when it is needed, kept until `end_visit`.
+
+    Credentials are read anew for each request; when they cannot be read the server is not called. Cancellation tells
+    the server and closes the session.
+    """
+
+    async def list_tools(self, server: McpServer, deadline: float) -> McpListing | McpFailure:
+        """Return all tools of a server or why they cannot be told, within `deadline` seconds."""
+        ...
+
+    async def call_tool(
+        self,
+        server: McpServer,
+        tool: str,
+        arguments: Mapping[str, Any],
+        idempotency_key: str | None,
+        timeout: float,
+        max_bytes: int,
+    ) -> McpResult | McpFailure:
+        """Return what a tool gave or why it gave nothing, within `timeout` seconds; never repeats what was sent."""
+        ...
+
+    async def end_visit(self) -> None:
+        """Close the sessions; within a few seconds, whatever the servers do."""
         ...
 
 
