@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
 from support.agentruns import Administrator, StoredRun
 from support.cluster import LocalCluster
+from support.runner_process import RunnerPod
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 
@@ -40,3 +42,18 @@ def open_store(server: ApiServer) -> Callable[..., KubernetesRunStore]:
         return KubernetesRunStore(server, "default", run.name, run.uid, attempt)
 
     return open_it
+
+
+@pytest.fixture
+def pod_of(administrator: Administrator, crds: LocalCluster, tmp_path: Path) -> Iterator[Callable[..., RunnerPod]]:
+    pods: list[RunnerPod] = []
+
+    def make(plan: dict[str, Any]) -> RunnerPod:
+        pod = RunnerPod(tmp_path, crds, administrator.create())
+        pod.write_plan(plan)
+        pods.append(pod)
+        return pod
+
+    yield make
+    for pod in pods:
+        pod.stop_all()

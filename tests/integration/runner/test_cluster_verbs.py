@@ -1,0 +1,111 @@
+"""The verbs on runs of a real cluster: the same words, the same tables, the same exit codes as on a laptop."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.agentruns import Administrator
+from support.cluster import LocalCluster
+from support.runner_process import RunnerPod, finish, napping_plan, read_frames_until
+from support.terminal import Inside
+
+StartPod = Callable[..., RunnerPod]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, crds: LocalCluster) -> Inside:
+    folder = tmp_path / "terminal"
+    folder.mkdir()
+    inside = Inside(monkeypatch, folder)
+    monkeypatch.setenv("KUBECONFIG", str(crds.kubeconfig))
+    return inside
+
+
+def test_a_run_is_paused_steered_limited_resumed_and_aborted(
+    administrator: Administrator, pod_of: StartPod, terminal: Inside
+) -> None:
+    pod = pod_of(napping_plan(60, delay=0.2))
+    name = pod.run.name
+    process = pod.start()
+    read_frames_until(process, "Iteration", iteration=2)
+
+    assert f"{name}: Pause landed at turn " in terminal.type("pause", name, "--reason", "lunch")
+    spec = administrator.get(name)["spec"]
+    assert spec["control"] == {"mode": "Pause", "reason": "lunch"}
+    assert "is kept and lands when the run goes on" in terminal.type("steer", name, "Faster.", "--id", "a1")
+    assert f"{name}: Run landed at turn " in terminal.type("resume", name)
+    assert administrator.get(name)["spec"]["control"] == {"mode": "Run", "steer": {"a1": {"message": "Faster."}}}
+    assert "limits landed at turn " in terminal.type("limit", name, "maxIterations=70", "-n", "default")
+    assert "steer a2 landed at turn " in terminal.type("steer", name, "Slower.", "--id", "a2")
+    assert "Abort landed at turn " in terminal.type("abort", name, "--reason", "wrong")
+
+    code, _ = finish(process)
+    assert code == 0
+    assert administrator.get(name)["status"]["run"]["exit"]["reason"] == "Aborted"
+
+
+def test_runs_are_listed_shown_traced_and_watched(
+    administrator: Administrator, pod_of: StartPod, terminal: Inside
+) -> None:
+    pod = pod_of(napping_plan(3, delay=0.1))
+    name = pod.run.name
+    finish(pod.start())
+
+    rows = json.loads(terminal.type("trace", name, "-o", "json"))
+    assert [(row["turn"], len(row["calls"]), row["tokens"]["input"]) for row in rows] == [
+        (1, 1, 15),
+        (2, 1, 15),
+        (3, 1, 15),
+        (4, 0, 15),
+    ]
+    assert "note" in terminal.type("trace", name)
+    shown = json.loads(terminal.type("show", name, "-o", "json"))
+    assert shown["metadata"]["uid"] == pod.run.uid
+    assert "Result" in terminal.type("show", name)
+    administrator.set_status(name, phase="Succeeded")
+    assert name in terminal.type("list", "--cluster")
+    assert f"agentrun.pilothouse.dev/{name}\n" in terminal.type("list", "-n", "default", "-o", "name")
+    assert "turn 4: step talk finished with default" in terminal.type("watch", name)
+    assert "has ended (Succeeded)" in terminal.refuse("pause", name, code=1)
+
+
+def test_what_the_cluster_refuses_is_told_in_its_words(
+    administrator: Administrator, crds: LocalCluster, terminal: Inside
+) -> None:
+    run = administrator.create()
+    assert "there is no run nope in namespace default" in terminal.refuse("show", "nope", code=5)
+    assert "there is no run nope in namespace elsewhere" in terminal.refuse("abort", "nope", "-n", "elsewhere", code=5)
+    terminal.type("abort", run.name, "--no-wait")
+    assert "Abort cannot be taken back" in terminal.refuse("pause", run.name, "--no-wait", code=2)
+    crds.run_tool("kubectl", "create", "serviceaccount", "stranger")
+    token = crds.run_tool("kubectl", "create", "token", "stranger").strip()
+    config: dict[str, Any] = yaml.safe_load(crds.kubeconfig.read_text())
+    config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
+    path = terminal.write("stranger.yaml", yaml.safe_dump(config))
+    refused = terminal.refuse("show", run.name, "--kubeconfig", path, code=5)
+    assert "cannot get resource" in refused
+    assert "next:" in refused
+
+
+def test_a_directive_that_nobody_answers_says_where_the_run_is(administrator: Administrator, terminal: Inside) -> None:
+    run = administrator.create()
+    said = terminal.type("pause", run.name, "--timeout", "1", code=4)
+    assert f"{run.name}: Pause has not landed within 1 s, it has not begun: pilothouse watch {run.name}" in said
+
+
+def test_a_workflow_is_submitted(administrator: Administrator, terminal: Inside) -> None:
+    name = (
+        terminal.type("submit", "triage", "--input", "ticket.text=hello")
+        .strip()
+        .removeprefix("agentrun.pilothouse.dev/")
+    )
+    assert name.startswith("triage-")
+    assert administrator.get(name)["spec"] == {
+        "workflowRef": {"name": "triage"},
+        "input": {"ticket": {"text": "hello"}},
+    }
+    assert "already exists" in terminal.refuse("submit", "triage", "--name", name, code=2)
