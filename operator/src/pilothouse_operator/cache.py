@@ -28,6 +28,7 @@ class Cache:
     def __init__(self) -> None:
         self._objects: dict[Key, Raw] = {}
         self._by_kind: dict[str, dict[str, set[Key]]] = defaultdict(lambda: defaultdict(set))
+        self._runs_of: dict[Key, set[Key]] = defaultdict(set)
         # Uids of deleted objects, so that the late answer of a write does not bring one back.
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
@@ -54,6 +55,10 @@ class Cache:
         for key in self.keys(kind, namespace):
             yield self._objects[key]
 
+    def runs_of(self, workflow: Key) -> list[Raw]:
+        """Return the runs of a workflow."""
+        return [self._objects[key] for key in self._runs_of.get(workflow, ())]
+
     def apply(self, raw_object: Mapping[str, Any], is_deleted: bool = False) -> bool:
         """Take a version of an object; tell whether the picture changed."""
         key = key_of(raw_object)
@@ -65,6 +70,9 @@ class Cache:
             return False
         self._objects[key] = trim(raw_object)
         self._by_kind[key.kind][key.namespace].add(key)
+        workflow = workflow_of(raw_object)
+        if workflow is not None:
+            self._runs_of[workflow].add(key)
         return True
 
     def _drop(self, key: Key, known: Raw | None, uid: str) -> bool:
@@ -75,6 +83,9 @@ class Cache:
             return False
         del self._objects[key]
         self._by_kind[key.kind][key.namespace].discard(key)
+        workflow = workflow_of(known)
+        if workflow is not None:
+            self._runs_of[workflow].discard(key)
         return True
 
 
@@ -82,6 +93,14 @@ def key_of(raw_object: Mapping[str, Any]) -> Key:
     """Return the key of an object."""
     metadata = raw_object["metadata"]
     return Key(raw_object["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def workflow_of(raw_object: Mapping[str, Any]) -> Key | None:
+    """Return the key of the workflow that a run executes; None for a run of an Agent and for other objects."""
+    if raw_object["kind"] != "AgentRun":
+        return None
+    name = raw_object.get("spec", {}).get("workflowRef", {}).get("name")
+    return Key("Workflow", raw_object["metadata"].get("namespace", ""), name) if name else None
 
 
 def version_of(raw_object: Mapping[str, Any]) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from pilothouse_operator.sweep import Sweeper, load
 CHECK_SECONDS = 5.0
 DRAIN_SECONDS = 10.0
 STOP_SECONDS = 10.0
+EXIT_FAULT = 1
 
 log = structlog.get_logger()
 
@@ -120,22 +121,19 @@ class Host:
         ]
         stop_kopf = asyncio.Event()
         watching = asyncio.create_task(self._watch(stop_kopf), name="kopf")
-        loading = asyncio.create_task(self._load(), name="load")
         stopping = asyncio.create_task(self._flags.stop.wait(), name="stop")
         try:
-            await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done() and not self._flags.stop.is_set():
-                error = watching.exception()
-                log.error("operator.watch_ended", error=repr(error) if error else "Kopf has ended")
-                return 1
-            return 0
+            ended, _ = await asyncio.wait({watching, stopping, *others}, return_when=asyncio.FIRST_COMPLETED)
+            if self._flags.stop.is_set():
+                return 0
+            return _report_end(ended)
         finally:
-            for task in (loading, *others):
+            for task in others:
                 task.cancel()
             self._flags.is_watching.set()  # workers that still wait for the first listing must end too
             await self._drain(workers)
             stop_kopf.set()
-            await asyncio.wait({watching, *others, loading}, timeout=STOP_SECONDS)
+            await asyncio.wait({watching, *others}, timeout=STOP_SECONDS)
             stopping.cancel()
 
     async def _watch(self, stop: asyncio.Event) -> None:
@@ -237,7 +235,8 @@ class Host:
             await asyncio.wait(late, timeout=STOP_SECONDS)
 
     async def _sweep(self) -> None:
-        await self._flags.is_watching.wait()
+        if not self._flags.is_watching.is_set():
+            await self._load()
         await Sweeper(self._desk, self._namespaces, self.notice).run()
 
     async def _repeat(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -280,6 +279,14 @@ class Host:
         self._metrics.queue_depth.set(len(self._desk.queue))
         for resource in SELECTORS:
             self._metrics.cached_objects.labels(resource.kind).set(self._desk.cache.count(resource.kind))
+
+
+def _report_end(ended: Iterable[asyncio.Task[Any]]) -> int:
+    """Say which task of the leader ended by itself, which none may; return the exit code."""
+    for task in ended:
+        error = None if task.cancelled() else task.exception()
+        log.error("operator.task_ended", task=task.get_name(), error=repr(error), exc_info=error)
+    return EXIT_FAULT
 
 
 def _named(key: Key) -> dict[str, str]:

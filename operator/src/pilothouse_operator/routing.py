@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pilothouse_api import names
-from pilothouse_operator.cache import Cache, Key, key_of
+from pilothouse_operator.cache import Cache, Key, key_of, workflow_of
 
 SOON = 0.0
 SETTLED = 1.0
@@ -23,9 +23,9 @@ def route(raw_object: Mapping[str, Any], cache: Cache) -> Iterator[Wish]:
         return
     if key.kind == "AgentRun":
         yield key, SOON
-        workflow = raw_object.get("spec", {}).get("workflowRef", {}).get("name")
-        if workflow:
-            yield Key("Workflow", key.namespace, workflow), SETTLED
+        workflow = workflow_of(raw_object)
+        if workflow is not None:
+            yield workflow, SETTLED
         return
     if key.kind != "ConfigMap":
         yield key, SOON

@@ -31,6 +31,8 @@ SUCCESS_REASONS = frozenset({"Complete", "FinishedEarly"})
 JOURNAL_LOST = "JournalLost"
 MAX_ATTEMPTS = "MaxAttempts"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
+STARTING = "a pod is made and starts"
+"""One text from the attempt's number to the pod's start: another one in between would cost a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,7 @@ def _deleted(view: RunView, pod: PodView | None) -> Failure:
 
 def _classify_starting(view: RunView, pod: PodView) -> Starting:
     if pod.problem is None:
-        return Starting(view.attempt, True, "Starting", f"pod {pod.name} is starting")
+        return Starting(view.attempt, True, "Starting", STARTING)
     is_stalled = not pod.problem.is_queued and view.now - pod.created >= START_GRACE
     return Starting(
         view.attempt,
@@ -305,7 +307,7 @@ def _classify_unmade(view: RunView) -> Starting:
         failure = view.attempts.last_failure or "the last attempt failed"
         message = f"attempt {view.attempt} starts at {view.attempts.next_retry_time}: {failure}"
         return Starting(view.attempt, False, "AttemptBackoff", message, not_before=retry)
-    return Starting(view.attempt, False, "Starting", "the pod is being made")
+    return Starting(view.attempt, False, "Starting", STARTING)
 
 
 def _classify_running(view: RunView, pod: PodView) -> Live | Parked:

@@ -108,7 +108,6 @@ def _build_container(
         "name": "runner",
         "image": template.get("image"),
         "imagePullPolicy": settings.image_pull_policy,
-        "command": ["python", "-m", "pilothouse_runner"],
         "env": _build_env(plan, report, attempt, settle, settings),
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -205,6 +205,10 @@ class Stage:
         }
         return await self.api.create(AGENTRUNS, self.namespace, body)
 
+    async def make_account(self, name: str) -> None:
+        body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+        await self.api.create(SERVICE_ACCOUNTS, self.namespace, body)
+
     async def run(self, name: str = "r1") -> Raw:
         return await self.api.get(AGENTRUNS, self.namespace, name)
 
@@ -224,6 +228,17 @@ class Stage:
     async def events(self, name: str = "r1") -> list[str]:
         found = [raw async for page in self.api.list_pages(EVENTS, self.namespace) for raw in page]
         return [raw["reason"] for raw in found if raw["involvedObject"]["name"] == name]
+
+    async def wait_events(self, *want: str, name: str = "r1") -> None:
+        """Wait until exactly these events are there: they are posted in the background."""
+
+        async def look() -> bool:
+            return sorted(await self.events(name)) == sorted(want)
+
+        try:
+            await eventually(look, 5)
+        except AssertionError:
+            assert sorted(await self.events(name)) == sorted(want)
 
     async def control(self, name: str = "r1", **control: Any) -> None:
         await self.api.merge_patch(AGENTRUNS, self.namespace, name, {"spec": {"control": control}})
@@ -316,7 +331,7 @@ class Stage:
     async def publish(self, name: str = "r1", attempt: int = 1, **snapshot: Any) -> None:
         """Replace the snapshot as a runner does, fenced by the attempt."""
         run = {"attempt": attempt, "journalLength": 1, "turn": 0, **snapshot}
-        operations = [
+        operations: list[Raw] = [
             {"op": "test", "path": "/status/attempt", "value": attempt},
             {"op": "add", "path": "/status/run", "value": run},
         ]
@@ -408,7 +423,7 @@ async def _make_account(api: KubernetesClient) -> None:
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": SYSTEM}
     rbac = "rbac.authorization.k8s.io/v1"
     meta = {"metadata": {"name": OPERATOR}}
-    wanted = [
+    wanted: list[tuple[Resource, str | None, Raw]] = [
         (NAMESPACES, None, {"metadata": {"name": SYSTEM}}),
         (SERVICE_ACCOUNTS, SYSTEM, meta),
         (CLUSTER_ROLES, None, {**meta, "apiVersion": rbac, "kind": "ClusterRole", "rules": rules}),

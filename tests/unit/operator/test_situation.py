@@ -43,7 +43,7 @@ from pilothouse_operator.situation import (
 )
 
 MISSING = Obstacle("WorkflowNotFound", "there is no Workflow flow", True, ago(10))
-ABORT = {"control": {"mode": "Abort"}}
+ABORT: dict[str, Any] = {"control": {"mode": "Abort"}}
 
 
 def decide(given: RunView) -> tuple[Situation, AttemptPlan]:
@@ -184,7 +184,7 @@ CRASHED = Failure("Crashed", "the runner ended with exit code 1 and no result", 
         (ended_pod(1), 1, 2, 10),
         (ended_pod(1, reason="Error"), 3, 4, 40),
         (ended_pod(1), 9, 10, 300),
-        (ended_pod(137, **{"reason": "Error"}), 1, 2, 10),
+        (ended_pod(137, reason="Error"), 1, 2, 10),
         (read_pod(raw_pod({"phase": "Failed", "reason": "Evicted"})), 1, 1, 0),
         (read_pod(raw_pod({"phase": "Failed", "reason": "NodeLost"})), 1, 1, 0),
         (read_pod(raw_pod({"phase": "Failed", "reason": "OutOfcpu"})), 1, 1, 0),

@@ -113,7 +113,7 @@ class KubernetesClient:
         self._connection = connection
         self._timeout = aiohttp.ClientTimeout(total=timeout)
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Raw:
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
         """Return one object, read now."""
         return await self._request("GET", _path(resource, namespace, name))
 
@@ -132,18 +132,19 @@ class KubernetesClient:
         query = {"limit": str(limit), "labelSelector": label_selector}
         while True:
             page = await self._request("GET", _path(resource, namespace), query=query, headers={"Accept": accept})
-            # Items of a list carry neither kind nor apiVersion.
-            yield [{**item, "kind": resource.kind, "apiVersion": resource.api_version} for item in page["items"]]
+            # Items of a list carry neither kind nor apiVersion; an empty list of metadata is null.
+            items = page.get("items") or ()
+            yield [{**item, "kind": resource.kind, "apiVersion": resource.api_version} for item in items]
             token = page["metadata"].get("continue")
             if not token:
                 return
             query["continue"] = token
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Raw:
-        """Create an object; raises AlreadyExists."""
+    async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
+        """Create an object (without a namespace: a cluster-wide one); raises AlreadyExists."""
         return await self._request("POST", _path(resource, namespace), body=body, query=_MANAGED)
 
-    async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw:
+    async def replace(self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]) -> Raw:
         """Replace an object whole; raises Conflict when it carries an old resourceVersion."""
         return await self._request("PUT", _path(resource, namespace, name), body=body, query=_MANAGED)
 
@@ -169,7 +170,7 @@ class KubernetesClient:
         return await self._request("PATCH", path, body=patch, query=_MANAGED, headers=headers)
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", propagation: str = "Background"
+        self, resource: Resource, namespace: str | None, name: str, uid: str = "", propagation: str = "Background"
     ) -> None:
         """Delete an object, of that uid only where one is given; an object that is gone is what was wanted."""
         body: Raw = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}

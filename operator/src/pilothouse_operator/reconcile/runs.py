@@ -21,7 +21,7 @@ from pilothouse_operator.adapters.kubernetes import (
     Raw,
 )
 from pilothouse_operator.attempts import AttemptPlan, BeginAttempt, MakePod, RemovePod, Stay, plan_attempt
-from pilothouse_operator.cache import Key
+from pilothouse_operator.cache import Key, workflow_of
 from pilothouse_operator.conditions import is_true
 from pilothouse_operator.desk import Desk
 from pilothouse_operator.events import build_event, plan_events
@@ -31,6 +31,7 @@ from pilothouse_operator.plans import NoPlan, StoredPlan
 from pilothouse_operator.pods import PodView, read_pod
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, explain, gather_references
+from pilothouse_operator.routing import SETTLED
 from pilothouse_operator.situation import Ended, Obstacle, RunView, Seen, Situation, Terms, classify
 from pilothouse_operator.status import operator_part, pending_directives, render_status
 from pilothouse_operator.workloads import PodSettings, build_pod
@@ -199,9 +200,9 @@ class RunReconciler:
             self._desk.metrics.runs_ended.labels(new.phase).inc()
 
     def _touch_workflow(self, raw: Raw) -> None:
-        workflow = raw["spec"].get("workflowRef", {}).get("name")
-        if workflow:
-            self._desk.queue.add_after(Key("Workflow", raw["metadata"]["namespace"], workflow), WORKFLOW_DELAY)
+        workflow = workflow_of(raw)
+        if workflow is not None:
+            self._desk.queue.add_after(workflow, SETTLED)
 
     # ------------------------------------------------------------ act
 
@@ -245,7 +246,7 @@ class RunReconciler:
             return self._refuse(view, _obstacle_of(error, view.now))
         self._accept(view)
         self._desk.cache.apply(raw)
-        return None
+        return AT_ONCE
 
     async def _adopt(self, view: RunView, name: str) -> float | None:
         """A pod of that name exists: it is ours only where it has our owner."""
@@ -288,10 +289,6 @@ class RunReconciler:
             except NotFound:
                 self._desk.cache.apply(raw, is_deleted=True)
         return None
-
-
-WORKFLOW_DELAY = 1.0
-"""How long a workflow's status waits for more of its runs to change: one write then says all."""
 
 
 def read_run(raw: Raw) -> AgentRun:

@@ -13,12 +13,11 @@ from pilothouse_control.judgement import Judgement, evaluate_object, missing_sin
 from pilothouse_control.triggers import TriggerDecision, TriggeredRun, plan_triggers
 from pilothouse_operator.adapters.kubernetes import AGENTRUNS, WORKFLOWS, AlreadyExists, Invalid, NotFound, Raw
 from pilothouse_operator.cache import Key
-from pilothouse_operator.conditions import format_exact_time, format_time, is_true, merge_conditions
+from pilothouse_operator.conditions import format_exact_time, format_time, merge_conditions
 from pilothouse_operator.desk import Desk, Pace
 from pilothouse_operator.finished import FinishedRun
 from pilothouse_operator.reconcile.finished import delete_due
 from pilothouse_operator.reconcile.judging import UNRESOLVED_RECHECK_SECONDS, to_drafts, unreadable_drafts
-from pilothouse_operator.reconcile.runs import read_run
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, gather_references, read_object
 
@@ -80,15 +79,7 @@ class WorkflowReconciler:
     # ------------------------------------------------------------ triggers
 
     def _active_runs(self, key: Key) -> list[Raw]:
-        found = []
-        for raw in self._desk.cache.objects("AgentRun", key.namespace):
-            if raw.get("spec", {}).get("workflowRef", {}).get("name") != key.name:
-                continue
-            if names.LABEL_FINISHED in raw["metadata"].get("labels", {}):
-                continue
-            if not is_true(read_run(raw).status.conditions, "Finished"):
-                found.append(raw)
-        return found
+        return [raw for raw in self._desk.cache.runs_of(key) if not is_finished(raw)]
 
     def _decide(
         self, workflow: Workflow, judgement: Judgement, active: Sequence[Raw], ended: Sequence[FinishedRun]
@@ -143,6 +134,12 @@ class WorkflowReconciler:
         if not judgement.is_ready:
             waits.append(UNRESOLVED_RECHECK_SECONDS)
         return min(waits, default=None)
+
+
+def is_finished(raw_run: Raw) -> bool:
+    """Tell whether a run has ended, without parsing all of it."""
+    conditions = raw_run.get("status", {}).get("conditions", ())
+    return any(entry.get("type") == "Finished" and entry.get("status") == "True" for entry in conditions)
 
 
 def render_workflow_status(
