@@ -120,6 +120,11 @@ class Inputs:
     first_seen: dict[str, float] = field(default_factory=dict)
 
     @property
+    def is_journal_lost(self) -> bool:
+        """Whether the journal held less, when it was opened, than its snapshot says."""
+        return self.published_length is not None and self.published_length > self.opened_length
+
+    @property
     def may_go_on_unread(self) -> bool:
         """Whether work that may be repeated goes on although the directives could not be read."""
         return (

@@ -15,6 +15,7 @@ from pilothouse_engine.limits import Limits, effective_limits
 from pilothouse_engine.ports import ToolSpec
 from pilothouse_engine.results import compact
 from pilothouse_engine.state import MESSAGE_OVERHEAD, text_bytes
+from pilothouse_engine.steps.registry import EXECUTORS
 from pilothouse_engine.tool_schemas import build_tool_specs
 
 READ_TOOL_RESULT = "read_tool_result"
@@ -68,6 +69,10 @@ class PlannedStep:
     specs_bytes: int
 
 
+class NotSupported(Exception):
+    """The plan asks for something that is not built yet; validation refuses it before, and nothing is ever ignored."""
+
+
 class Catalog:
     """The plan, indexed. `known_price` is asked once for each endpoint."""
 
@@ -95,7 +100,7 @@ class Catalog:
         return next((other for other in later if not self.steps[other].tool_only), None)
 
     def agent(self, step_id: str) -> PlannedStep:
-        """Return an Agent step with its tools."""
+        """Return an Agent step with its tools; raises NotSupported."""
         planned = self._agents.get(step_id)
         if planned is None:
             planned = self._agents[step_id] = self._plan_agent(self.steps[step_id])
@@ -152,6 +157,8 @@ class Catalog:
 
     def _plan_agent(self, step: Step) -> PlannedStep:
         agent = self.plan.agent_of(step)
+        if agent.guardrails is not None or agent.policy or self.plan.spec.policy:
+            raise NotSupported(f"guardrails and policies of step {step.id} are not supported yet")
         tools = {tool.name: self._plan_tool(tool) for tool in agent.tools}
         specs: tuple[ToolSpec, ...] = ()
         if tools:
@@ -172,7 +179,9 @@ class Catalog:
         elif tool.step is not None:
             work = self.work(tool.step)
         else:
-            raise ValueError(f"tool {tool.name} is neither a step nor an inlineStep; other tools are not supported yet")
+            raise NotSupported(f"tool {tool.name} is neither a step nor an inlineStep; others are not supported yet")
+        if work.kind not in EXECUTORS or tool.approval != "Never" or tool.background:
+            raise NotSupported(f"tool {tool.name}: kind {work.kind}, approval or background are not supported yet")
         return PlannedTool(tool, work, tool.effect or work.effect)
 
 

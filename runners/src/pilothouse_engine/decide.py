@@ -81,12 +81,11 @@ def look_first(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | No
 
 def end_lost_journal(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
     """End a run whose journal holds less than its snapshot says."""
-    published = inputs.published_length
-    if published is None or published <= inputs.opened_length:
+    if not inputs.is_journal_lost:
         return None
     message = (
-        f"the journal holds {inputs.opened_length} facts, but the run has published that there were {published}:"
-        " keep the journal where it survives its pod"
+        f"the journal holds {inputs.opened_length} facts, but the run has published that there were"
+        f" {inputs.published_length}: keep the journal where it survives its pod"
     )
     return Commit(plan_failure(state, inputs, "JournalLost", message))
 
@@ -104,6 +103,8 @@ def settle_run(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | No
         facts.append(ModeAnswered(inputs.now, state.turn, "Abort", "Landed", control.reason, control.by))
     facts += [a for a in plan_last_answers(state, inputs) if not (isinstance(a, ModeAnswered) and a.mode == "Abort")]
     message = f"closed by a settling attempt: {inputs.settle}"
+    if inputs.is_journal_lost:
+        message += "; the journal was lost, so nobody knows what open calls did"
     if state.visit is not None:
         facts += plan_exit(state, inputs.now, signal, inputs.settle, message)
     facts.append(build_end(state, inputs.now, EndRun(inputs.settle, message), signal))
@@ -136,8 +137,8 @@ RULES: tuple[Rule, ...] = (
     finish_ended_run,
     release_when_asked,
     look_first,
-    end_lost_journal,
     settle_run,
+    end_lost_journal,
     enforce_deadline,
     wait_while_parked,
 )

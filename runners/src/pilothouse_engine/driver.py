@@ -259,7 +259,7 @@ class Driver:
         if self._inputs.published_length is None and state.ended is None:
             # Never overwrite what stands before it was read: it may know more than this journal.
             return None
-        if state.ended is not None and state.ended.reason == "JournalLost":
+        if self._inputs.is_journal_lost:
             directives = self._inputs.directives
             if directives is not None and directives.snapshot is not None:
                 return lost_snapshot(directives.snapshot, self._catalog, self._state, self._inputs)

@@ -429,6 +429,7 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> None:
     model = visit.model
     assert model is not None, "a reply stands without its call"
     state.tick += 1
+    state.last_progress_at = fact.at
     state.account.settle(fact.input, fact.output, fact.cost)
     visit.account.settle(fact.input, fact.output, fact.cost)
     visit.replies += 1

@@ -15,7 +15,7 @@ from pilothouse_engine.account import (
 )
 from pilothouse_engine.actions import Action, CallModel, Commit, Inputs, ReadControl, Sleep
 from pilothouse_engine.batch import plan_batch
-from pilothouse_engine.catalog import Catalog, PlannedStep
+from pilothouse_engine.catalog import Catalog, NotSupported, PlannedStep
 from pilothouse_engine.context import fit_writes
 from pilothouse_engine.control import plan_checkpoint, plan_interruption
 from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
@@ -74,12 +74,14 @@ def _exit(state: RunState, inputs: Inputs, signal: str, error_type: str, message
 def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     visit = state.visit
     assert visit is not None
-    agent = catalog.agent(visit.step).agent
     try:
+        agent = catalog.agent(visit.step).agent
         if agent.mode == "Completion":
             context = {**state.context, **state.engine_context}
             return Commit((PromptOpened(inputs.now, open_completion(catalog.plan, agent, context)),))
         messages, missing = open_autonomous(catalog.plan, agent, state.context)
+    except NotSupported as error:
+        return _exit(state, inputs, ERROR, "NotSupported", str(error))
     except IntegrityError as error:
         return _exit(state, inputs, ERROR, "IntegrityViolation", str(error))
     except MissingPath as error:

@@ -386,6 +386,20 @@ async def test_a_settling_attempt_lists_what_is_unknown_and_publishes_the_exit()
     assert run.functions_run() == ["lookup", "note"]
 
 
+async def test_a_settling_attempt_that_finds_no_journal_keeps_what_stood_and_its_reason() -> None:
+    run = scenario([calls(call("lookup")), crash])
+    run.store.set_control(steer={"a": {"message": "x"}})
+    with pytest.raises(RuntimeError):
+        await run.attempt()
+    turn = run.snapshot.turn
+    run.journal = MemoryJournal()
+    run.store.set_control(mode="Abort")
+    end = await run.finish(settle="Aborted")
+    assert end.exit.reason == "Aborted"
+    assert "journal was lost" in end.exit.message
+    assert run.snapshot.turn == turn == 1
+
+
 async def test_a_settling_attempt_for_a_deadline_names_it() -> None:
     run = scenario([crash])
     with pytest.raises(RuntimeError):

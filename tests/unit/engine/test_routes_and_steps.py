@@ -6,7 +6,17 @@ import pytest
 
 from pilothouse_engine.ports import FunctionFailure, HttpResponse
 from pilothouse_engine.testing.http import ScriptedHttp
-from unit.engine.scenarios import agent_step, answer, call, calls, function_step, response_step, scenario, text
+from unit.engine.scenarios import (
+    agent_step,
+    answer,
+    call,
+    calls,
+    function_step,
+    function_tool,
+    response_step,
+    scenario,
+    text,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -140,6 +150,21 @@ async def test_values_that_would_grow_the_context_past_its_cap_become_pointers()
     assert context["small"] == 1
     assert context["large"]["bytes"] == 300_002
     assert context["large"]["ref"].startswith("journal/t1-0-")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guardrails": {"input": [{"check": "SecretMask", "secretMask": {}}]}},
+        {"policy": [{"name": "p", "at": "ToolCall", "cel": "true", "verdict": "Deny"}]},
+        {"tools": [function_tool("lookup", approval="Always")]},
+        {"tools": [function_tool("lookup", background=True)]},
+        {"tools": [{"name": "other", "description": "x", "agentRef": {"name": "a"}}]},
+    ],
+)
+async def test_what_is_not_built_yet_is_never_ignored(fields: dict[str, Any]) -> None:
+    end = await scenario([], agent_step(**fields)).finish()
+    assert end.exit.error is not None and end.exit.error.type == "NotSupported"
 
 
 async def test_a_visit_of_the_same_step_has_messages_of_its_own() -> None:
