@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,6 +175,121 @@ def decode_all_of(lines: Sequence[str]) -> list[Any]:
     import json
 
     return list(decode_all([json.loads(line) for line in lines]))
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run with a script, and what a person asks once its first call has returned."""
+
+    script: str
+    steps: Callable[[str], tuple[dict[str, Any], ...]]
+    control: dict[str, Any] = field(default_factory=dict)
+
+
+def _tools(**fields: Any) -> dict[str, Any]:
+    tools = [function_tool("lookup"), function_tool("refund", effect="Once")]
+    return {"tools": tools, "limits": {"tokenBudget": 50_000} | fields.pop("limits", {})} | fields
+
+
+def _agent_then_tell(script: str, **fields: Any) -> tuple[dict[str, Any], ...]:
+    model = {"name": "scripted", "script": {"inline": script}, "maxOutputTokens": 600}
+    routes = dict.fromkeys(("resolved", "aborted", "error", "unrecoverable", "max_iterations"), "tell")
+    step = agent_step(model=model, routes=routes, **_tools(**fields))
+    return (
+        step,
+        function_step("note", toolOnly=True),
+        response_step("tell", ticket="ticket"),
+    )
+
+
+STORIES = {
+    "aborted between two calls": Story(
+        """
+turns:
+- toolCalls: [{name: lookup, arguments: {n: 1}}, {name: refund, arguments: {eur: 1}}]
+""",
+        lambda script: _agent_then_tell(script),
+        {"mode": "Abort"},
+    ),
+    "finished between two calls": Story(
+        """
+turns:
+- toolCalls: [{name: lookup, arguments: {n: 1}}, {name: refund, arguments: {eur: 1}}]
+- {text: '{"outcome": "resolved", "result": 1}'}
+""",
+        lambda script: _agent_then_tell(script),
+        {"mode": "Finish"},
+    ),
+    "repaired and wrapped up": Story(
+        """
+turns:
+- toolCalls: [{name: refund, arguments: {eur: 1}}]
+- {text: 'no json'}
+- {text: '{"outcome": "resolved", "result": 1}'}
+""",
+        lambda script: _agent_then_tell(script, limits={"maxIterations": 3}),
+        {"steer": {"a": {"message": "be brief"}}},
+    ),
+    "unrecoverable": Story(
+        """
+turns:
+- toolCalls: [{name: refund, arguments: {eur: 1}}, {name: lookup, arguments: {n: 1}}, {name: lookup}]
+""",
+        lambda script: _agent_then_tell(script, limits={"maxToolCalls": 2}),
+    ),
+    "a fallback after failures": Story(
+        """
+turns:
+- {error: {kind: ServerError}}
+- {error: {kind: Timeout}}
+- toolCalls: [{name: refund, arguments: {eur: 1}}]
+- {text: '{"outcome": "resolved", "result": 1}'}
+""",
+        lambda script: _agent_then_tell(
+            script, retry={"attempts": 3, "causes": ["Timeout", "Error"], "backoffSeconds": 1}
+        ),
+    ),
+}
+
+
+def tell_story(story: Story, lines: Sequence[str] = ()) -> tuple[Scenario, Effects]:
+    effects = Effects()
+
+    def lookup(arguments: dict[str, Any]) -> dict[str, Any]:
+        run.store.set_control(**story.control)
+        return {"found": True}
+
+    functions: dict[str, Any] = {"tools:lookup": lookup, "tools:refund": effects("refund", {"refunded": True})}
+    run = Scenario(build_plan(*story.steps(story.script)), ListModel([]), functions=functions)
+    run.model = ScriptedModel(run.clock)
+    run.journal = RecordingJournal.of(lines)
+    if any(isinstance(fact, CallFinished) for fact in decode_all_of(lines)):
+        run.store.set_control(**story.control)
+    return run, effects
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_every_story_has_the_same_end_wherever_it_was_cut(name: str) -> None:
+    story = STORIES[name]
+    whole, _ = tell_story(story)
+    want = await whole.finish()
+    assert want.result == {"ticket": "I was charged twice"}
+    assert isinstance(whole.journal, RecordingJournal)
+    lines = whole.journal._lines
+    for cut in whole.journal.boundaries[:-1]:
+        run, effects = tell_story(story, lines[:cut])
+        run.attempts = 1
+        end = await run.finish()
+        is_unknown = bool(once_calls_under_way(lines[:cut], {"refund"}))
+        assert (end.exit.signal, end.exit.reason) == (want.exit.signal, want.exit.reason), cut
+        assert end.result == want.result, cut
+        assert len(run.snapshot.effects.unknown) == is_unknown, cut
+        ran_before = any(isinstance(f, CallStarted) and f.tool == "refund" for f in decode_all_of(lines[:cut]))
+        assert effects.executed["refund 1"] <= (not ran_before), cut
+        finished = Counter(f.id for f in await run.facts() if isinstance(f, CallFinished))
+        assert set(finished.values()) <= {1}, cut
+        state, wanted = await run.state(), await whole.state()
+        assert (state.turn, state.context) == (wanted.turn, wanted.context), cut
 
 
 async def test_no_fact_boundary_runs_a_once_call_twice_or_answers_a_call_twice() -> None:
