@@ -4,7 +4,8 @@
 
 A run is TURNS model replies: all but the last ask for one call of a trivial tool, the last one is a text. Every loop
 plays the same replies and runs the same tool, which returns two bytes; what it did is checked after each run. Prints
-one line of JSON: microseconds a turn (median of the runs, after warm-up) and bytes that a durable loop wrote a turn.
+one line of JSON: microseconds a turn (medians of the runs, after warm-up) on the wall's clock and of processor time,
+and bytes that a durable loop wrote a turn.
 """
 
 import asyncio
@@ -325,19 +326,25 @@ def bytes_in(folder: Path) -> int:
 
 async def measure(loop: str, turns: int, runs: int, folder: Path) -> dict[str, object]:
     tool = Tool()
-    seconds = []
+    wall, processor = [], []
     async with LOOPS[loop](turns, tool, folder) as run:
         for number in range(WARM_UP_RUNS + runs):
             calls_before = tool.calls
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.process_time()
             text = await run(number)
-            seconds.append(time.perf_counter() - started)
+            wall.append(time.perf_counter() - started)
+            processor.append(time.process_time() - used)
             assert text == FINAL_TEXT, text
             assert tool.calls - calls_before == turns - 1, tool.calls - calls_before
     # Closed by now: a database's write-ahead log is in its file.
     written = bytes_in(folder) / (WARM_UP_RUNS + runs) / turns
-    microseconds = statistics.median(seconds[WARM_UP_RUNS:]) / turns * 1e6
-    return {"loop": loop, "turns": turns, "microseconds": microseconds, "bytes": round(written)}
+    return {
+        "loop": loop,
+        "turns": turns,
+        "wall": statistics.median(wall[WARM_UP_RUNS:]) / turns * 1e6,
+        "processor": statistics.median(processor[WARM_UP_RUNS:]) / turns * 1e6,
+        "bytes": round(written),
+    }
 
 
 def main() -> None:
