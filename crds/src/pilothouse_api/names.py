@@ -35,6 +35,7 @@ PLAN_KEY = "plan.json"
 PLAN_PATH = "/etc/pilothouse/plan/plan.json"
 SECRETS_PATH = "/var/run/pilothouse/secrets"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+AUDIENCE_TOKENS_PATH = "/var/run/pilothouse/tokens"
 JOURNAL_PATH = "/var/lib/pilothouse/journal"
 
 RUNNER_SERVICE_ACCOUNT_PREFIX = "prun"
@@ -89,3 +90,11 @@ def slot_run_name(workflow: str, unix_minute: int, workflow_uid: str) -> str:
 def secret_file(name: str, key: str) -> str:
     """Return the path, below the secrets folder of a runner, of one key of a Secret."""
     return f"{name}/{key}"
+
+
+def audience_token_file(audience: str) -> str:
+    """Return the path, below the folder of projected tokens of a runner, of the token for one audience.
+
+    An audience is any text (often an address), so the file is named by its hash.
+    """
+    return f"{short_hash(audience, 32)}/token"
