@@ -6,13 +6,19 @@ from collections.abc import Iterator
 import pytest
 
 from support.cluster import ForeignCluster
-from support.installation import Installation, install
+from support.installation import Installation, build_images, install
 
 
 @pytest.fixture(scope="session")
-def installation(node_cluster: ForeignCluster) -> Installation:
+def images() -> dict[str, dict[str, str]]:
+    """Name and archive of the project's images, built before the process enters a network that has no way out."""
+    return build_images()
+
+
+@pytest.fixture(scope="session")
+def installation(images: dict[str, dict[str, str]], node_cluster: ForeignCluster) -> Installation:
     """The project's own images and chart on a cluster that runs pods."""
-    return install(node_cluster)
+    return install(node_cluster, images)
 
 
 @pytest.fixture

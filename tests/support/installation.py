@@ -107,9 +107,8 @@ def build_images() -> dict[str, dict[str, str]]:
     return found
 
 
-def install(cluster: ForeignCluster) -> Installation:
-    """Build and load the images, install the chart, wait until the operator is ready."""
-    built = build_images()
+def install(cluster: ForeignCluster, built: dict[str, dict[str, str]]) -> Installation:
+    """Load the images, install the chart, wait until the operator is ready."""
     cluster.load(*(Path(image["archive"]) for image in built.values()))
     images = {name: image["image"] for name, image in built.items()}
     cluster.run_tool(
