@@ -133,11 +133,11 @@ def test_the_start_loads_few_modules() -> None:
     code = (
         "import sys\n"
         "import pilothouse_runner.__main__\n"
-        "heavy = {'litellm', 'rich', 'typer', 'structlog', 'kubernetes', 'pydantic_settings'}\n"
-        "print(len(sys.modules), *sorted(heavy & set(sys.modules)))\n"
+        "heavy = 'litellm rich typer kubernetes importlib.metadata h2'.split()\n"
+        "print(len(sys.modules), *(name for name in heavy if sys.modules.get(name)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
     count, *heavy = done.stdout.split()
     assert heavy == []
-    assert int(count) <= 400
+    assert int(count) <= 390
