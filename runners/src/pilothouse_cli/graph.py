@@ -85,13 +85,17 @@ BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, MARGIN = 190, 46, 300, 92, 24
 
 
 def as_svg(graph: Graph) -> str:
-    """Return the graph as an SVG picture: columns by distance from the first step."""
+    """Return the graph as an SVG picture: in columns from left to right."""
     places = _places(graph)
     width = max(x for x, _ in places.values()) + BOX_WIDTH + MARGIN
     height = max(y for _, y in places.values()) + BOX_HEIGHT + MARGIN
     boxes = [_box(step.id, label_of(step), places[step.id]) for step in graph.steps]
     boxes.append(_box(END, "", places[END]))
-    edges = [_svg_edge(edge, number, places) for number, edge in enumerate(graph.edges) if edge.target in places]
+    edges = [
+        _svg_bundle(bundle, number, places)
+        for number, bundle in enumerate(_bundles(graph))
+        if bundle[0].target in places
+    ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         ' font-family="system-ui, sans-serif" role="img" aria-label="steps and routes">\n'
@@ -114,16 +118,22 @@ def _places(graph: Graph) -> dict[str, tuple[int, int]]:
 
 
 def _ranks(graph: Graph) -> dict[str, int]:
-    """Return the distance of each step from the first one; what no route reaches stands in the first column."""
-    ranks: dict[str, int] = {}
-    pending: list[tuple[str, int]] = [(step.id, 0) for step in graph.steps[:1]]
-    while pending:
-        step_id, rank = pending.pop(0)
-        if step_id in ranks or step_id == END:
-            continue
-        ranks[step_id] = rank
-        pending += [(edge.target, rank + 1) for edge in graph.edges if edge.source == step_id]
-    return {step.id: ranks.get(step.id, 0) for step in graph.steps}
+    """Return each step's column: right of every earlier step that leads to it; routes back do not count."""
+    order = {step.id: position for position, step in enumerate(graph.steps)}
+    ranks = dict.fromkeys(order, 0)
+    for step in graph.steps:
+        for edge in graph.edges:
+            if edge.source == step.id and order.get(edge.target, -1) > order[step.id]:
+                ranks[edge.target] = max(ranks[edge.target], ranks[step.id] + 1)
+    return ranks
+
+
+def _bundles(graph: Graph) -> list[tuple[Edge, ...]]:
+    """Return the routes of a step to the same target together: they are drawn as one line."""
+    bundles: dict[tuple[str, str], list[Edge]] = {}
+    for edge in graph.edges:
+        bundles.setdefault((edge.source, edge.target), []).append(edge)
+    return [tuple(edges) for edges in bundles.values()]
 
 
 def _box(title: str, subtitle: str, place: tuple[int, int]) -> str:
@@ -138,22 +148,22 @@ def _box(title: str, subtitle: str, place: tuple[int, int]) -> str:
     )
 
 
-def _svg_edge(edge: Edge, number: int, places: Mapping[str, tuple[int, int]]) -> str:
-    (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
-    start = (x1 + BOX_WIDTH, y1 + BOX_HEIGHT // 2)
-    end = (x2, y2 + BOX_HEIGHT // 2)
-    is_back = x2 <= x1
+def _svg_bundle(edges: Sequence[Edge], number: int, places: Mapping[str, tuple[int, int]]) -> str:
+    (x1, y1), (x2, y2) = places[edges[0].source], places[edges[0].target]
+    start, end = (x1 + BOX_WIDTH, y1 + BOX_HEIGHT // 2), (x2, y2 + BOX_HEIGHT // 2)
     bend = 60 + 10 * (number % 4)
-    points = (start[0] + bend, start[1] + (ROW if is_back else 0), end[0] - bend, end[1] + (ROW if is_back else 0))
+    dip = ROW if x2 <= x1 else 0  # a route back swings below the boxes
+    points = (start[0] + bend, start[1] + dip, end[0] - bend, end[1] + dip)
     # Labels slide along the curve by number, so that routes between the same columns do not cover each other.
-    along = 0.3 + 0.1 * (number % 4)
-    label = _on_curve(start, points, end, along)
-    dash = ' stroke-dasharray="5 4"' if edge.is_implied else ""
+    label = _on_curve(start, points, end, 0.3 + 0.1 * (number % 4))
+    dash = ' stroke-dasharray="5 4"' if all(edge.is_implied for edge in edges) else ""
+    signals = [edge.signal for edge in edges]
+    text = signals[0] if len(signals) == 1 else f"{signals[0]} +{len(signals) - 1}"
     return (
         f'<path d="M{start[0]} {start[1]} C{points[0]} {points[1]} {points[2]} {points[3]} {end[0]} {end[1]}"'
-        f' fill="none" stroke="#667"{dash} marker-end="url(#tip)"/>'
+        f' fill="none" stroke="#667"{dash} marker-end="url(#tip)"><title>{escape(", ".join(signals))}</title></path>'
         f'<text x="{label[0]:.0f}" y="{label[1] - 4:.0f}" font-size="11" text-anchor="middle" fill="#334"'
-        f' stroke="#fff" stroke-width="3" paint-order="stroke">{escape(_short(edge.signal, 24))}</text>'
+        f' stroke="#fff" stroke-width="3" paint-order="stroke">{escape(_short(text, 28))}</text>'
     )
 
 

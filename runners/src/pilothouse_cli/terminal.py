@@ -34,8 +34,14 @@ def say(message: str | Text) -> None:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print data for a person."""
-    stdout().print(renderable)
+    """Print data for a person; a pipe gets no blanks at the ends of lines."""
+    console = stdout()
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    with console.capture() as captured:
+        console.print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def print_data(value: Any, form: str) -> None:
