@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
+from pilothouse_api.v1alpha1.common import Condition
 from pilothouse_cli.exits import EXIT_FAILED, CliError, first_problem
 from pilothouse_cli.local_state import (
     STATE_FOLDER,
@@ -111,7 +112,15 @@ def _as_seen(folder: RunFolder) -> AgentRun:
     parked = snapshot_of(run).parked
     if is_finished(run) or (parked is not None and parked.released):
         return run
-    return run.model_copy(update={"status": run.status.model_copy(update={"phase": "Pending"})})
+    why = Condition(
+        type="Ready",
+        status="False",
+        reason="ProcessGone",
+        message=f"no process advances the run: pilothouse resume {run.metadata.name}",
+        last_transition_time=run.metadata.creation_timestamp or "",
+    )
+    status = run.status.model_copy(update={"phase": "Pending", "conditions": [why]})
+    return run.model_copy(update={"status": status})
 
 
 def _patched(raw: RawRun, patch: Mapping[str, Any]) -> RawRun:

@@ -34,7 +34,9 @@ def _files(paths: Iterable[Path]) -> list[Path]:
             files += sorted(
                 file
                 for file in path.rglob("*")
-                if file.suffix in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(path).parts)
+                if file.suffix in SUFFIXES
+                and file.is_file()
+                and not any(part.startswith(".") for part in file.relative_to(path).parts)
             )
         elif path.exists() or str(path) == "-":
             files.append(path)

@@ -1,6 +1,8 @@
 """The verbs on runs of a real cluster: the same words, the same tables, the same exit codes as on a laptop."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,3 +111,16 @@ def test_a_workflow_is_submitted(administrator: Administrator, terminal: Inside)
         "input": {"ticket": {"text": "hello"}},
     }
     assert "already exists" in terminal.refuse("submit", "triage", "--name", name, code=2)
+
+
+def test_kubectl_runs_the_same_program_on_the_cluster(administrator: Administrator, crds: LocalCluster) -> None:
+    run = administrator.create()
+    path = f"{Path(sys.executable).parent}:{crds.environment['PATH']}"
+    done = subprocess.run(
+        ["kubectl", "pilothouse", "list", "-o", "name"],
+        env={**crds.environment, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"agentrun.pilothouse.dev/{run.name}" in done.stdout.split()

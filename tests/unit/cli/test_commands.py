@@ -118,6 +118,13 @@ def test_damaged_files_are_a_sentence_each(inside: Inside) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"x" + b"".join(lines))
     assert "the journal" in inside.refuse("trace", "r1", code=1)
+    raw = json.loads((folder / "run.json").read_text())
+    raw["status"]["phase"] = "Running"
+    del raw["status"]["run"]
+    (folder / "run.json").write_text(json.dumps(raw))
+    assert "the journal of run r1 is damaged" in inside.refuse("resume", "r1", code=1)
+    (folder / "plan.json").write_text("{}")
+    assert "plan.json cannot be used: the plan's digest is" in inside.refuse("resume", "r1", code=1)
     (folder / "run.json").write_text("{")
     assert "run.json cannot be read" in inside.refuse("show", "r1", code=1)
     (folder / "run.json").write_text("[]")
@@ -183,3 +190,10 @@ def test_completion_knows_the_commands_and_the_runs(inside: Inside) -> None:
             check=False,
         )
         assert want in done.stdout.split()
+
+
+def test_a_folder_with_things_that_are_no_files_does_not_hang_anything(inside: Inside) -> None:
+    (inside.folder / "manifests").mkdir()
+    os.mkfifo(inside.folder / "manifests" / "pipe.yaml")
+    (inside.folder / "manifests" / "folder.yaml").mkdir()
+    assert "there is no manifest in manifests" in inside.refuse("validate", "manifests")

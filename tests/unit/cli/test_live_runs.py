@@ -1,7 +1,11 @@
 """Runs of real processes that a second process pauses, steers, resumes, finishes, aborts, interrupts and kills."""
 
 import json
+import os
+import pty
 import signal
+import subprocess
+import sys
 from typing import Any
 
 from support.terminal import Terminal, finish, read_until, workflow_manifest
@@ -101,7 +105,7 @@ def test_a_killed_process_is_seen_and_the_run_goes_on_at_the_last_fact(terminal:
     run.wait()
 
     assert show(terminal, "r1")["status"]["phase"] == "Pending"
-    assert "r1" in terminal.type("list")
+    assert "no process advances the run: pilothouse resume r1" in terminal.type("show", "r1")
     code, out, _ = finish(terminal.start("resume", "r1", "-o", "json"))
     assert code == 0
     status = json.loads(out)["status"]
@@ -120,3 +124,66 @@ def test_a_watcher_sees_the_turns_and_the_end_and_leaves_the_run_alone(terminal:
     assert code == 0
     assert "turn 13: step talk finished with default" in out
     assert finish(run)[0] == 0
+
+
+TWICE = """
+import os, signal, sys
+from pathlib import Path
+from pilothouse_cli.local import advance
+from pilothouse_cli.local_state import RunFolder
+class Impatient:
+    def emit(self, frame):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+advance(RunFolder(Path(sys.argv[1])), Impatient())
+"""
+
+
+def test_a_second_ctrl_c_kills_and_the_run_can_still_go_on(terminal: Terminal) -> None:
+    manifest = terminal.write("w.yaml", workflow_manifest(2, delay=0.05))
+    run = terminal.start("run", manifest, "--name", "r1")
+    read_until(run, "turn 1: iteration")
+    run.send_signal(signal.SIGINT)
+    assert finish(run)[0] == 4
+
+    folder = str(terminal.folder / ".pilothouse" / "runs" / "r1")
+    killed = subprocess.run([sys.executable, "-c", TWICE, folder], capture_output=True, text=True, check=False)
+
+    assert killed.returncode == 130
+    assert killed.stderr == "\nkilled; the journal has what is done\n"
+    assert "Succeeded" in terminal.type("resume", "r1")
+
+
+def on_a_terminal(terminal: Terminal, *arguments: str, **environment: str) -> str:
+    """Run a command on a pseudo-terminal; return everything that it wrote there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        terminal.command(arguments),
+        cwd=terminal.folder,
+        env={**terminal.environment, "TERM": "xterm-256color", **environment},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while piece := os.read(ours, 65536):
+            written += piece
+    except OSError:  # Linux says so when the other side has closed
+        pass
+    os.close(ours)
+    assert process.wait() == 0, written.decode()
+    return written.decode()
+
+
+def test_a_terminal_gets_a_live_view_in_colours_unless_it_wants_none(terminal: Terminal) -> None:
+    manifest = terminal.write("w.yaml", workflow_manifest(4, delay=0.2))
+    shown = on_a_terminal(terminal, "run", manifest, "--name", "r1")
+    assert "from another terminal: pilothouse pause │ steer │ limit │ finish │ abort r1" in shown
+    assert "\x1b[36mRunning" in shown
+    assert "\x1b[32mSucceeded" in shown
+
+    plain = on_a_terminal(terminal, "run", manifest, "--name", "r2", "--no-live", NO_COLOR="1")
+    assert "turn 1: iteration 1" in plain
+    assert "\x1b[3" not in plain
