@@ -26,6 +26,7 @@ from pilothouse_operator.situation import (
 FIRST_BACKOFF = timedelta(seconds=10)
 LONGEST_BACKOFF = timedelta(minutes=5)
 DISRUPTION_BACKOFF = timedelta(seconds=5)
+LONGEST_DISRUPTION_BACKOFF = timedelta(minutes=1)
 SHORT_LIFE = timedelta(seconds=60)
 
 
@@ -130,7 +131,9 @@ def backoff(view: RunView, failure: Failure, crashes: int) -> timedelta:
     somebody who deletes every pod would be raced.
     """
     if failure.is_counted:
-        return timedelta(0) if crashes <= 1 else min(FIRST_BACKOFF * 2 ** (crashes - 2), LONGEST_BACKOFF)
-    is_first = view.attempt - view.attempts.crashes <= 1
+        return timedelta(0) if crashes <= 1 else min(FIRST_BACKOFF * 2.0 ** min(crashes - 2, 8), LONGEST_BACKOFF)
+    others = view.attempt - view.attempts.crashes
     is_short = view.pod is None or view.now - view.pod.created < SHORT_LIFE
-    return DISRUPTION_BACKOFF if is_short and not is_first else timedelta(0)
+    if others <= 1 or not is_short:
+        return timedelta(0)
+    return min(DISRUPTION_BACKOFF * 2.0 ** min(others - 2, 8), LONGEST_DISRUPTION_BACKOFF)

@@ -206,7 +206,7 @@ class Host:
             pause = await self._reconcilers[key.kind].reconcile(key)
         except ApiError as error:
             self._count(key, type(error).__name__, started)
-            wait = max(queue.retry(key), error.retry_after or 0.0)
+            wait = queue.retry(key, error.retry_after or 0.0)
             log.warning("reconcile.refused", **_named(key), error=str(error), retry_seconds=round(wait, 1))
             return
         except Exception:

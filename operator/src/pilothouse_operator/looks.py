@@ -24,6 +24,8 @@ from pilothouse_operator.status import DIRECTIVE_PATIENCE, pending_directives
 
 BLOCKED_RECHECK = timedelta(seconds=15)
 """How often a missing reference is looked for, besides when an object of its kind appears."""
+STALLED_RECHECK = timedelta(seconds=60)
+"""The same, once a person must act."""
 TICK = timedelta(milliseconds=50)
 
 
@@ -49,7 +51,8 @@ def _of_view(view: RunView, situation: Situation) -> list[datetime]:
 def _of_situation(view: RunView, situation: Situation) -> list[datetime]:
     match situation:
         case Blocked():
-            return [situation.obstacle.since + MISSING_GRACE, view.now + BLOCKED_RECHECK]
+            recheck = STALLED_RECHECK if situation.is_stalled else BLOCKED_RECHECK
+            return [situation.obstacle.since + MISSING_GRACE, view.now + recheck]
         case Starting():
             return [view.pod.created + START_GRACE] if view.pod is not None else []
         case Settling(kind="Exit"):

@@ -94,12 +94,12 @@ class WorkQueue(Generic[K]):
         elif self._ready:
             self._wakeup.set()
 
-    def retry(self, key: K) -> float:
+    def retry(self, key: K, at_least: float = 0.0) -> float:
         """Have the key looked at after its backoff, which doubles with each failure; return the seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         pause = min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 16), LONGEST_BACKOFF_SECONDS)
-        pause *= 0.75 + self._jitter() / 2
+        pause = max(pause * (0.75 + self._jitter() / 2), at_least)
         self.add_after(key, pause)
         return pause
 

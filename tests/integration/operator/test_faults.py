@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from stage import Stage, condition, eventually, stays
+from stage import Stage, answered, condition, eventually, park, stays
 
 from pilothouse_api import names
 from pilothouse_operator.adapters.kubernetes import (
@@ -26,6 +26,10 @@ POLICIES = Resource("apis/admissionregistration.k8s.io/v1", "validatingadmission
 BINDINGS = Resource(
     "apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"
 )
+
+
+SHORT_LEASE = {"LEASE_SECONDS": "5", "RENEW_SECONDS": "4", "RETRY_SECONDS": "0.5"}
+"""For operators that are killed: the next one waits until the Lease runs out."""
 
 
 async def apply_all(stage: Stage, **run: Any) -> None:
@@ -56,7 +60,7 @@ async def test_an_operator_killed_before_the_pod_was_made_makes_it_after_its_res
 
 @pytest.mark.parametrize("delay", [0.02, 0.1, 0.25])
 async def test_an_operator_killed_at_any_point_of_a_start_leaves_one_pod(stage: Stage, delay: float) -> None:
-    operator = await stage.operator().start()
+    operator = await stage.operator(**SHORT_LEASE).start()
     await stage.apply_agent()
     await stage.apply_workflow()
     await asyncio.gather(*(stage.apply_run(f"r{n}") for n in range(6)))
@@ -78,7 +82,7 @@ async def test_an_operator_killed_at_any_point_of_a_start_leaves_one_pod(stage: 
 
 
 async def test_what_happened_while_no_operator_ran_is_caught_up(stage: Stage) -> None:
-    operator = await stage.operator().start()
+    operator = await stage.operator(**SHORT_LEASE).start()
     await apply_all(stage)
     await stage.start_pod("r1-1")
     await stage.wait_phase("Running")
@@ -146,9 +150,8 @@ async def test_a_second_operator_waits_ready_and_takes_over_when_the_first_is_to
 
 
 async def test_a_second_operator_takes_over_from_a_dead_one_when_its_lease_runs_out(stage: Stage) -> None:
-    short = {"LEASE_SECONDS": "3", "RENEW_SECONDS": "2", "RETRY_SECONDS": "0.5"}
-    first = await stage.operator(**short).start()
-    second = await stage.operator(**short).start(wait=False)
+    first = await stage.operator(**SHORT_LEASE).start()
+    second = await stage.operator(**SHORT_LEASE).start(wait=False)
     await apply_all(stage)
     await stage.start_pod("r1-1")
     await stage.wait_phase("Running")
@@ -162,7 +165,7 @@ async def test_a_second_operator_takes_over_from_a_dead_one_when_its_lease_runs_
 
 
 async def test_an_operator_that_loses_its_lease_ends_at_once(stage: Stage) -> None:
-    operator = await stage.operator(LEASE_SECONDS="3", RENEW_SECONDS="2", RETRY_SECONDS="0.5").start()
+    operator = await stage.operator(**SHORT_LEASE).start()
     thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 600}}
     await stage.api.merge_patch(LEASES, "pilothouse-system", stage.namespace, thief)
 
@@ -327,6 +330,30 @@ async def test_an_unsupervised_run_stays_within_the_budget_of_writes(stage: Stag
     assert writes.pop("create events") <= 2
     assert writes.pop("patch agentruns/status") <= 4
     assert writes == {"create configmaps": 1, "create pods": 1, "delete pods": 1, "patch agentruns": 1}
+
+
+async def test_a_pause_and_a_resume_that_land_at_once_cost_one_status_write_each(stage: Stage) -> None:
+    await stage.operator().start()
+    await apply_all(stage)
+    await stage.start_pod("r1-1")
+    await stage.wait_phase("Running")
+    before = len([event for event in await audit(stage) if resource_of(event) == "agentruns/status"])
+
+    await stage.control(mode="Pause")
+    await stage.publish(turn=1, parked=park(), control=answered("Pause", 2))
+    await stage.wait_phase("Paused")
+    await stage.control(mode="Run")
+    await stage.publish(turn=1, control=answered("Run", 3))
+    await stage.wait_phase("Running")
+    await stays(lambda: phase(stage), "Running", 2.5)  # past the patience with unanswered directives
+
+    after = len([event for event in await audit(stage) if resource_of(event) == "agentruns/status"])
+    assert after - before == 2
+    assert (await stage.status())["observedGeneration"] == 3
+
+
+async def phase(stage: Stage) -> str:
+    return str((await stage.status()).get("phase"))
 
 
 async def deleted_by_operator(stage: Stage) -> bool:

@@ -43,6 +43,27 @@ async def test_a_run_becomes_a_pod_and_ends_succeeded(stage: Stage) -> None:
         assert found is not None and found["status"] == "True", kind
 
 
+async def test_an_agent_can_be_run_alone(stage: Stage) -> None:
+    await stage.operator().start()
+    await stage.apply_agent()
+    await stage.api.create(
+        AGENTRUNS,
+        stage.namespace,
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": "AgentRun",
+            "metadata": {"name": "r1"},
+            "spec": {"agentRef": {"name": "worker"}, "input": {"word": "hello"}},
+        },
+    )
+
+    await stage.start_pod("r1-1")
+    await stage.wait_phase("Running")
+    await stage.succeed()
+
+    await stage.wait_phase("Succeeded")
+
+
 async def test_the_plan_is_stored_with_the_digest_that_status_names(stage: Stage) -> None:
     await begin(stage)
 

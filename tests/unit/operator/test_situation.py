@@ -208,12 +208,14 @@ def test_crashes_are_counted_and_back_off_and_disruptions_are_not(
     assert plan.attempts.last_failure is not None and plan.attempts.last_failure.startswith(situation.failure.kind)
 
 
-def test_somebody_who_deletes_every_pod_is_not_raced() -> None:
-    status = attempt_status(3, "n1", attempts={"crashes": 0})
+@pytest.mark.parametrize(("attempt", "want"), [(1, 0), (2, 5), (3, 10), (5, 40), (6, 60), (99, 60)])
+def test_somebody_who_deletes_every_pod_is_not_raced(attempt: int, want: int) -> None:
+    status = attempt_status(attempt, "n1", attempts={"crashes": 0})
 
     _, plan = decide(view(status, terms=DURABLE))
 
-    assert isinstance(plan, BeginAttempt) and plan.not_before == NOW + timedelta(seconds=5)
+    assert isinstance(plan, BeginAttempt)
+    assert plan.not_before == (NOW + timedelta(seconds=want) if want else None)
 
 
 def test_the_next_attempt_waits_for_its_retry_time() -> None:

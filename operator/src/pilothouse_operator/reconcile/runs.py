@@ -37,6 +37,8 @@ from pilothouse_operator.status import operator_part, pending_directives, render
 from pilothouse_operator.workloads import PodSettings, build_pod
 
 AT_ONCE = 0.0
+STEPS_IN_A_ROW = 4
+"""From a new run to its pod in one go: behind a queue of hundreds its pod would wait for all their first steps."""
 RECHECK_SECONDS = 10.0
 FIRST_REFUSAL = timedelta(seconds=2)
 LONGEST_REFUSAL = timedelta(seconds=60)
@@ -57,6 +59,7 @@ class Refusal:
 class Memory:
     """What this process remembers of a run, because no object says it."""
 
+    uid: str = ""
     seen: Seen = field(default_factory=Seen)
     generation: int = 0
     refusal: Refusal | None = None
@@ -67,16 +70,24 @@ class RunReconciler:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._memory: dict[str, Memory] = {}
+        self._memory: dict[Key, Memory] = {}
         settings = desk.settings
         self._pods = PodSettings(
             settings.runner_image_pull_policy, settings.journal_claim, settings.termination_grace_seconds
         )
 
     async def reconcile(self, key: Key) -> float | None:
-        """Look at one run; return after how many seconds to look again."""
+        """Look at one run, again at once where a step of its own leads to the next; return when to look again."""
+        for _ in range(STEPS_IN_A_ROW):
+            pause = await self._step(key)
+            if pause != AT_ONCE:
+                return pause
+        return AT_ONCE
+
+    async def _step(self, key: Key) -> float | None:
         raw = self._desk.cache.get(key)
         if raw is None or "deletionTimestamp" in raw["metadata"]:
+            self._memory.pop(key, None)
             return None
         run = read_run(raw)
         if is_true(run.status.conditions, "Finished"):
@@ -141,19 +152,25 @@ class RunReconciler:
 
     def _look(self, view: RunView) -> Seen:
         """Return when things were first seen, and remember it."""
-        uid, generation = view.run.metadata.uid or "", view.run.metadata.generation or 0
-        memory = self._memory.get(uid, Memory())
+        generation = view.run.metadata.generation or 0
+        memory = self._recall(view.run)
         before = memory.seen if memory.generation == generation else replace(memory.seen, directive=None)
         seen = Seen(
             abort=(before.abort or view.now) if view.wants_abort else None,
             directive=(before.directive or view.now) if pending_directives(view) else None,
             exit=(before.exit or view.now) if view.snapshot and view.snapshot.exit else None,
         )
-        self._memory[uid] = replace(memory, seen=seen, generation=generation)
+        self._memory[_key_of(view.run)] = replace(memory, seen=seen, generation=generation)
         return seen
 
+    def _recall(self, run: AgentRun) -> Memory:
+        """Return what is remembered of this very run: another one may have had its name."""
+        uid = run.metadata.uid or ""
+        memory = self._memory.get(_key_of(run))
+        return memory if memory is not None and memory.uid == uid else Memory(uid)
+
     def _refusal(self, run: AgentRun) -> Obstacle | None:
-        refusal = self._memory.get(run.metadata.uid or "", Memory()).refusal
+        refusal = self._recall(run).refusal
         return refusal.obstacle if refusal else None
 
     # ------------------------------------------------------------ write
@@ -232,7 +249,7 @@ class RunReconciler:
         await self._desk.client.delete(PODS, view.run.metadata.namespace or "", pod.name, uid=pod.uid)
 
     async def _make(self, view: RunView, stored: StoredPlan | None, plan: MakePod) -> float | None:
-        memory = self._memory[view.run.metadata.uid or ""]
+        memory = self._recall(view.run)
         if stored is None:
             return RECHECK_SECONDS
         if memory.refusal is not None and view.now < memory.refusal.retry:
@@ -259,16 +276,14 @@ class RunReconciler:
         return AT_ONCE
 
     def _accept(self, view: RunView) -> None:
-        uid = view.run.metadata.uid or ""
-        self._memory[uid] = replace(self._memory[uid], refusal=None)
+        self._memory[_key_of(view.run)] = replace(self._recall(view.run), refusal=None)
 
     def _refuse(self, view: RunView, obstacle: Obstacle) -> float:
-        uid = view.run.metadata.uid or ""
-        memory = self._memory[uid]
+        memory = self._recall(view.run)
         pause = min(memory.refusal.pause * 2, LONGEST_REFUSAL) if memory.refusal else FIRST_REFUSAL
         since = memory.refusal.obstacle.since if memory.refusal else view.now
         refusal = Refusal(replace(obstacle, since=since), view.now + pause, pause)
-        self._memory[uid] = replace(memory, refusal=refusal)
+        self._memory[_key_of(view.run)] = replace(memory, refusal=refusal)
         return AT_ONCE  # the refusal is shown, then the retry is waited for
 
     # ------------------------------------------------------------ ends
@@ -276,7 +291,7 @@ class RunReconciler:
     async def _leave(self, key: Key, raw: Raw, run: AgentRun) -> float | None:
         """Label a finished run, so that it leaves the watch, and hand it to those who clean up."""
         uid = run.metadata.uid or ""
-        self._memory.pop(uid, None)
+        self._memory.pop(key, None)
         self._desk.plans.forget(uid)
         record = read_finished(raw)
         self._desk.finished.add(record, is_fresh=True)
@@ -309,6 +324,10 @@ def read_snapshot(run: AgentRun) -> Snapshot | None:
     except ValidationError as error:
         log.warning("snapshot.unreadable", run=run.metadata.name, error=explain(error))
         return Snapshot(attempt=run.status.attempt or 0)
+
+
+def _key_of(run: AgentRun) -> Key:
+    return Key("AgentRun", run.metadata.namespace or "", run.metadata.name)
 
 
 def _created(run: AgentRun) -> datetime | None:

@@ -1,0 +1,64 @@
+"""Settings of an operator process, from its environment."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from pilothouse_control.world import Ceilings
+from pilothouse_operator.settings import OperatorSettings, process_identity
+
+
+def settings(monkeypatch: pytest.MonkeyPatch, **environment: str) -> OperatorSettings:
+    for name, value in environment.items():
+        monkeypatch.setenv(f"PILOTHOUSE_OPERATOR_{name}", value)
+    return OperatorSettings()
+
+
+def test_the_environment_is_read_as_the_chart_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ceilings = '{"costBudgetUSD": "0", "pauseSeconds": 3600, "tokenBudget": 0, "toolTimeoutSeconds": 3600}'
+    read = settings(
+        monkeypatch,
+        WATCH_NAMESPACES="a, b,",
+        CEILINGS=ceilings,
+        LOG_LEVEL="INFO",
+        JOURNAL_CLAIM="",
+        RUNNER_IMAGE="runner:2",
+    )
+
+    assert read.watch_namespaces == ("a", "b")
+    assert read.log_level == "info"
+    platform = read.platform()
+    assert platform.ceilings == Ceilings(tool_timeout_seconds=3600, pause_seconds=3600)
+    assert (platform.runner_image, platform.durable_journal) == ("runner:2", False)
+
+
+def test_all_namespaces_are_watched_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings(monkeypatch, WATCH_NAMESPACES="").watch_namespaces == ()
+
+
+def test_a_claim_makes_journals_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings(monkeypatch, JOURNAL_CLAIM="journals").platform().durable_journal
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RENEW_SECONDS": "15"},
+        {"RETRY_SECONDS": "11"},
+        {"WORKERS": "0"},
+        {"LOG_LEVEL": "loud"},
+        {"CEILINGS": '{"pauseSecond": 1}'},
+        {"CEILINGS": '{"costBudgetUSD": "much"}'},
+    ],
+)
+def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        settings(monkeypatch, **environment)
+
+
+def test_no_two_processes_have_one_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = settings(monkeypatch, IDENTITY="pod-1")
+
+    assert process_identity(read).startswith("pod-1_")
+    assert process_identity(read) != process_identity(read)
