@@ -1,0 +1,71 @@
+"""The examples run on a laptop as they are; what they do on real pods is in tests/e2e."""
+
+import functools
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_example(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
+    """Run an example in an empty folder, as `pilothouse run` would be typed, and return the AgentRun that it prints."""
+    command = [sys.executable, "-m", "pilothouse_cli", "run", str(ROOT / "examples" / name), "-o", "json", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def steps_of(run: dict[str, Any]) -> list[str]:
+    return [step["id"] for step in run["status"]["run"]["steps"]]
+
+
+@pytest.fixture
+def orders() -> Iterator[int]:
+    """The orders service of the report, on loopback; yields its port."""
+    folder = str(ROOT / "examples" / "daily-report" / "data")
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    )
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+
+
+def test_support_triage_answers_the_ticket(tmp_path: Path) -> None:
+    run = run_example(tmp_path, "support-triage")
+
+    assert run["status"]["result"] == {
+        "answer": "Invoice 41 was charged twice, 30 EUR come back to you.",
+        "refund": 30,
+    }
+    assert steps_of(run) == ["classify", "investigate", "reply"]
+    assert run["status"]["run"]["toolCalls"] == {"account_lookup": 2, "add_note": 1}
+
+
+def test_daily_report_fetches_sums_and_writes(tmp_path: Path, orders: int) -> None:
+    run = run_example(tmp_path, "daily-report", "--input", "host=127.0.0.1", "--input", f"port={orders}")
+
+    assert run["status"]["result"]["totals"]["cents"] == 21450
+    assert steps_of(run) == ["fetch", "sum-up", "write", "publish"]
+
+
+@pytest.mark.parametrize(
+    ("review", "stars", "branch"),
+    [("It arrived broken.", 1, "apologise"), ("A great shop.", 5, "thanks"), ("It is a shop.", 3, "thanks")],
+)
+def test_review_router_takes_the_branch_of_its_rating(tmp_path: Path, review: str, stars: int, branch: str) -> None:
+    run = run_example(tmp_path, "review-router", "--input", f"review={review}")
+
+    assert run["status"]["result"]["stars"] == stars
+    assert steps_of(run) == ["rate", "choose", branch, "answer"]
