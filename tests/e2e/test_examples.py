@@ -2,7 +2,13 @@
 
 import json
 
-from support.installation import ROOT, Installation, wait_until
+from support.installation import ROOT, SYSTEM, Installation, wait_until
+
+
+def test_helm_test_says_that_the_installation_works(installation: Installation) -> None:
+    printed = installation.cluster.run_tool("helm", "test", "pilothouse", "-n", SYSTEM, "--logs", "--timeout", "3m")
+
+    assert "the run pilothouse-selftest succeeded" in printed
 
 
 def test_support_triage_succeeds_by_apply_and_wait(installation: Installation, namespace: str) -> None:
