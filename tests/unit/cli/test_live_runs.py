@@ -187,3 +187,22 @@ def test_a_terminal_gets_a_live_view_in_colours_unless_it_wants_none(terminal: T
     plain = on_a_terminal(terminal, "run", manifest, "--name", "r2", "--no-live", NO_COLOR="1")
     assert "turn 1: iteration 1" in plain
     assert "\x1b[3" not in plain
+
+
+def test_a_pause_that_lasts_lets_go_of_the_process_and_resume_and_finish_go_on_without_it(terminal: Terminal) -> None:
+    manifest = terminal.write("w.yaml", workflow_manifest(20, delay=0.15))
+    run = terminal.start("run", manifest, "--name", "r1", "--set", "limits.pauseSeconds=1")
+    read_until(run, "turn 1: iteration")
+    assert "Pause landed" in terminal.type("pause", "r1")
+
+    code, _, err = finish(run)
+    assert code == 4
+    assert "let go of run r1 at turn " in err
+    assert show(terminal, "r1")["status"]["phase"] == "Paused"
+    resumed = terminal.start("resume", "r1")
+    read_until(resumed, "iteration")
+    assert show(terminal, "r1")["spec"]["control"]["mode"] == "Run"
+    resumed.send_signal(signal.SIGINT)
+    assert finish(resumed)[0] == 4
+    assert "Finish landed at turn " in terminal.type("finish", "r1")
+    assert show(terminal, "r1")["status"]["exit"]["reason"] == "FinishedEarly"
