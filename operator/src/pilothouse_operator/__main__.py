@@ -16,22 +16,27 @@ EXIT_USAGE = 2
 
 
 def configure_logging(level: str) -> None:
-    """Write JSON lines to stderr; Kopf tells only what is wrong, since it would log every object."""
-    number = logging.getLevelNamesMapping()[level.upper()]
+    """Write JSON lines to stderr, those of libraries too; Kopf tells only what is wrong: it logs every object else."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        processors=[*shared, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format='{"level":"%(levelname)s","event":"%(name)s: %(message)s"}'
+    handler = logging.StreamHandler(sys.stderr)
+    removal = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[removal, structlog.processors.JSONRenderer()],
+        )
     )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("kopf.objects").setLevel(logging.ERROR)
 
 
