@@ -62,7 +62,7 @@ class InProcessMcp:
             return McpFailure("Connection", f"MCP server {server.name} is not registered")
         if tool not in served:
             return McpFailure(
-                "JsonRpc", "the server answered with JSON-RPC error -32602", detail=f"Unknown tool: {tool}"
+                "JsonRpc", "it answered with JSON-RPC error -32602", detail=f"Unknown tool: {tool}"
             )
         given = served[tool](dict(arguments))
         result = await given if inspect.isawaitable(given) else given

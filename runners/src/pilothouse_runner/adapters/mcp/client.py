@@ -1,0 +1,157 @@
+"""The engine's MCP port: sessions by server, opened when they are needed, kept for the visit."""
+
+import asyncio
+import importlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pilothouse_api import names
+from pilothouse_api.digests import canonical_json
+from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_engine.ports import McpFailure, McpListing, McpResult, Secrets
+from pilothouse_runner.adapters.addresses import Network
+from pilothouse_runner.adapters.mcp.credentials import CredentialReader
+from pilothouse_runner.adapters.mcp.exchange import Exchange
+
+if TYPE_CHECKING:
+    from pilothouse_runner.adapters.mcp.session import Session
+    from pilothouse_runner.adapters.mcp.transport import Transport
+
+T = TypeVar("T")
+
+MAX_LISTING_BYTES = 1_048_576
+
+_BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}
+_OURS = "PILOTHOUSE_"
+_PACKAGE = "pilothouse_runner.adapters.mcp"
+
+
+class SdkMcp:
+    """Speaks to servers over the official SDK.
+
+    `tokens` is the folder of projected tokens, `environment` what `runTemplate.env` names (all that a Stdio server gets
+    besides a PATH), `allowed` networks that may be reached although they are refused by default.
+    """
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        *,
+        tokens: Path = Path(names.AUDIENCE_TOKENS_PATH),
+        environment: Mapping[str, str] | None = None,
+        allowed: Sequence[Network] = (),
+    ) -> None:
+        self._credentials = CredentialReader(secrets, tokens)
+        named = {name: value for name, value in (environment or {}).items() if not name.startswith(_OURS)}
+        self._environment = {**_BASE_ENVIRONMENT, **named}
+        self._allowed = tuple(allowed)
+        self._sessions: dict[str, Session] = {}
+        self._retired: set[Session] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def list_tools(self, server: McpServer, deadline: float) -> McpListing | McpFailure:
+        """Return all tools of a server or why they cannot be told."""
+        return await self._ask(
+            server,
+            Exchange(MAX_LISTING_BYTES, deadline),
+            deadline,
+            lambda session, e, left: session.list_tools(e, left),
+        )
+
+    async def call_tool(
+        self,
+        server: McpServer,
+        tool: str,
+        arguments: Mapping[str, Any],
+        idempotency_key: str | None,
+        timeout: float,
+        max_bytes: int,
+    ) -> McpResult | McpFailure:
+        """Return what a tool gave or why it gave nothing."""
+        plain = dict(arguments)
+        return await self._ask(
+            server,
+            Exchange(max_bytes, timeout, idempotency_key),
+            timeout,
+            lambda session, exchange, left: session.call_tool(tool, plain, exchange, left),
+        )
+
+    async def end_visit(self) -> None:
+        """Close all sessions."""
+        sessions = {*self._sessions.values(), *self._retired}
+        self._sessions.clear()
+        self._retired.clear()
+        if sessions:
+            await asyncio.gather(*(session.close() for session in sessions))
+
+    async def aclose(self) -> None:
+        """Close all sessions, at the end of the attempt."""
+        await self.end_visit()
+
+    async def _ask(
+        self,
+        server: McpServer,
+        exchange: Exchange,
+        timeout: float,
+        work: "Callable[[Session, Exchange, float], Awaitable[T | McpFailure]]",
+    ) -> T | McpFailure:
+        """Ask in the session that is open, or in a new one; once more where the old one died before it was asked."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        key = canonical_json(server.model_dump(mode="json", by_alias=True, exclude_none=True))
+        for _ in range(2):
+            session, is_new = await self._session(server, key, until, timeout)
+            if isinstance(session, McpFailure):
+                return session
+            got = await work(session, exchange, max(until - loop.time(), 0.0))
+            if is_new or not isinstance(got, McpFailure) or got.kind != "Connection" or got.sent:
+                return got
+            self._retire(key, session)
+            exchange = Exchange(exchange.max_bytes, timeout, exchange.idempotency_key)
+        return got
+
+    async def _session(
+        self, server: McpServer, key: str, until: float, seconds: float
+    ) -> "tuple[Session | McpFailure, bool]":
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            session = self._sessions.get(key)
+            if session is not None and session.is_usable:
+                return session, False
+            if session is not None:
+                self._retire(key, session)
+            opened = await self._open(server, until, seconds)
+            if not isinstance(opened, McpFailure):
+                self._sessions[key] = opened
+            return opened, True
+
+    async def _open(self, server: McpServer, until: float, seconds: float) -> "Session | McpFailure":
+        try:
+            # In a thread: the import takes longer than the run may be deaf to what it is asked.
+            module = await asyncio.to_thread(importlib.import_module, f"{_PACKAGE}.session")
+            transport = await asyncio.to_thread(self._transport, server)
+        except ModuleNotFoundError as missing:
+            return McpFailure("Unavailable", f"the package {missing.name} is not installed: use the runner image")
+        session: Session = module.Session(transport)
+        self._retired.add(session)  # until it is open: it may have started a process that must end
+        failure = await session.open(max(until - asyncio.get_running_loop().time(), 0.0), seconds)
+        if failure is not None:
+            return failure
+        self._retired.discard(session)
+        return session
+
+    def _transport(self, server: McpServer) -> "Transport":
+        if server.transport == "Stdio":
+            from pilothouse_runner.adapters.mcp.stdio_transport import StdioTransport
+
+            return StdioTransport(server, self._environment)
+        from pilothouse_runner.adapters.mcp.http_transport import HttpTransport
+
+        return HttpTransport(server, self._credentials, self._allowed)
+
+    def _retire(self, key: str, session: "Session") -> None:
+        """Let no new request in; what is under way ends it, and the visit at the latest."""
+        session.retire()
+        self._retired.add(session)
+        if self._sessions.get(key) is session:
+            del self._sessions[key]
