@@ -12,6 +12,7 @@ from pilothouse_api import names
 
 Raw = dict[str, Any]
 TOMBSTONES = 4096
+GHOSTS = 1024
 
 
 class Key(NamedTuple):
@@ -32,12 +33,19 @@ class Cache:
         # Uids of deleted objects, so that the late answer of a write does not bring one back.
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
+        # Deleted pods as they were last: nobody may have looked between the start of a pod and its deletion.
+        self._ghosts: OrderedDict[Key, Raw] = OrderedDict()
+
     def __len__(self) -> int:
         return len(self._objects)
 
     def get(self, key: Key) -> Raw | None:
         """Return the object or None."""
         return self._objects.get(key)
+
+    def ghost(self, key: Key) -> Raw | None:
+        """Return a deleted pod as it was last seen, for a while; None where there is one of that name again."""
+        return None if key in self._objects else self._ghosts.get(key)
 
     def count(self, kind: str) -> int:
         """Return how many objects of a kind there are."""
@@ -65,6 +73,7 @@ class Cache:
         known = self._objects.get(key)
         uid = raw_object["metadata"].get("uid", "")
         if is_deleted:
+            self._keep_ghost(key, raw_object)
             return self._drop(key, known, uid)
         if uid in self._tombstones or (known is not None and version_of(known) >= version_of(raw_object)):
             return False
@@ -74,6 +83,14 @@ class Cache:
         if workflow is not None:
             self._runs_of[workflow].add(key)
         return True
+
+    def _keep_ghost(self, key: Key, raw_object: Mapping[str, Any]) -> None:
+        if key.kind != "Pod":
+            return
+        self._ghosts.pop(key, None)
+        self._ghosts[key] = trim(raw_object)
+        if len(self._ghosts) > GHOSTS:
+            self._ghosts.popitem(last=False)
 
     def _drop(self, key: Key, known: Raw | None, uid: str) -> bool:
         self._tombstones[uid] = None

@@ -68,7 +68,8 @@ class Seen:
 class RunView:
     """Everything that is known about a run at one moment.
 
-    `pod` is the pod of the current attempt, of this very run. `plan` is the plan in status, or the one that was just
+    `pod` is the pod of the current attempt, of this very run; `ghost` is that pod as it was last, once it is deleted
+    and as far as this process has seen it. `plan` is the plan in status, or the one that was just
     stored and is not in status yet.
     """
 
@@ -76,6 +77,7 @@ class RunView:
     now: datetime
     snapshot: Snapshot | None = None
     pod: PodView | None = None
+    ghost: PodView | None = None
     plan: PlanReport | None = None
     obstacle: Obstacle | None = None
     terms: Terms = Terms()
@@ -101,16 +103,21 @@ class RunView:
         """Whether any attempt of the run has ever run code, as far as anybody can know."""
         if self.snapshot is not None or is_true(self.run.status.conditions, "Started"):
             return True
-        return self.pod is not None and self.pod.has_started
+        return self._has_pod_started
 
     @property
     def has_attempt_begun(self) -> bool:
         """Whether the current attempt has run code, as far as anybody can know."""
-        if self.pod is not None and self.pod.has_started:
+        if self._has_pod_started:
             return True
         if self.snapshot is not None and self.snapshot.attempt == self.attempt:
             return True
         return self.run.status.pod is not None and self.run.status.pod.node is not None
+
+    @property
+    def _has_pod_started(self) -> bool:
+        pod = self.pod or self.ghost
+        return pod is not None and pod.has_started
 
 
 # ---------------------------------------------------------------- the situations
@@ -279,6 +286,8 @@ def _classify_attempt(view: RunView) -> Situation:
 def _deleted(view: RunView, pod: PodView | None) -> Failure:
     if pod is not None:
         return Failure("NodeLost", f"pod {pod.name} did not end within its deletion grace", pod.has_started)
+    if view.ghost is not None and view.ghost.failure is not None:
+        return view.ghost.failure
     name = view.run.status.pod.name if view.run.status.pod else "of the attempt"
     return Failure("PodDeleted", f"pod {name} was deleted", view.has_attempt_begun)
 

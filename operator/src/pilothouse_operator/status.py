@@ -59,7 +59,7 @@ def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dic
     if isinstance(situation, Settling) and situation.kind == "Exit":
         return old  # the exit is published: the next and last write waits for the pod's end
     scene = Scene(view, situation, plan)
-    generation = observed_generation(view)
+    generation = observed_generation(view, situation)
     drafts = list(draft_conditions(scene))
     conditions = merge_conditions(view.run.status.conditions, drafts, generation, view.now)
     status = old | {
@@ -77,8 +77,10 @@ def operator_part(status: AgentRunStatus) -> dict[str, Any]:
     return {name: value for name, value in status.to_raw().items() if name != "run"}
 
 
-def observed_generation(view: RunView) -> int:
+def observed_generation(view: RunView, situation: Situation) -> int:
     """Return the generation to acknowledge: the new one, unless a directive of it may land within moments."""
+    if isinstance(situation, Ended):
+        return view.run.metadata.generation or 0  # the last word: `kubectl wait` overlooks an older one
     old = view.run.status.observed_generation or 0
     is_fresh = view.seen.directive is not None and view.now - view.seen.directive < DIRECTIVE_PATIENCE
     if old > 0 and is_fresh and pending_directives(view):
@@ -305,6 +307,8 @@ def draft_control_pending(scene: Scene) -> Draft | None:
         return Draft("ControlPending", "True", "AwaitingTurnBoundary", _pending_message(scene, pending))
     if known is None:
         return None
+    if isinstance(scene.situation, Ended):
+        return Draft("ControlPending", "False", "Finished", "the run has ended")
     return Draft("ControlPending", "False", "Answered", "every directive is answered in status.run.control")
 
 

@@ -89,3 +89,15 @@ async def test_two_operators_of_two_sets_of_namespaces_do_not_meet(stage: Stage)
     await stage.apply_run()
 
     await stage.wait_pod("r1-1")
+
+
+async def test_an_operator_of_all_namespaces_serves_each(stage: Stage) -> None:
+    await stage.operator(WATCH_NAMESPACES="").start()
+    await stage.apply_agent()
+    await stage.apply_workflow()
+    await stage.apply_run()
+    await stage.start_pod("r1-1")
+    await stage.wait_phase("Running")
+    await stage.succeed()
+
+    await stage.wait_phase("Succeeded")

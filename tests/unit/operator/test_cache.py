@@ -77,3 +77,19 @@ def test_of_configmaps_only_artifacts_keep_their_data() -> None:
 
     assert "data" in trim(config_map({names.LABEL_ARTIFACT: "prompt"}))
     assert "data" not in trim(config_map({}))
+
+
+def test_a_deleted_pod_is_remembered_as_it_was_last_until_there_is_another_of_its_name() -> None:
+    def pod(uid: str, version: int, phase: str) -> dict[str, Any]:
+        metadata = {"name": "p", "namespace": "ns", "uid": uid, "resourceVersion": str(version)}
+        return {"kind": "Pod", "metadata": metadata, "status": {"phase": phase}}
+
+    cache, key = Cache(), Key("Pod", "ns", "p")
+    cache.apply(pod("a", 1, "Pending"))
+    cache.apply(pod("a", 2, "Failed"), is_deleted=True)
+
+    ghost = cache.ghost(key)
+    assert cache.get(key) is None
+    assert ghost is not None and ghost["status"]["phase"] == "Failed"
+    cache.apply(pod("b", 3, "Pending"))
+    assert cache.ghost(key) is None

@@ -85,6 +85,17 @@ def test_a_pod_that_was_deleted_before_it_began_is_made_again_under_the_same_num
     assert decide(view(attempt_status(2)))[1] == MakePod(2)
 
 
+def test_a_pod_that_began_and_was_deleted_before_anybody_looked_is_not_made_again() -> None:
+    crashed, plan = decide(view(attempt_status(), ghost=ended_pod(1), terms=DURABLE))
+    deleted, _ = decide(view(attempt_status(), ghost=running_pod(), terms=DURABLE))
+    aborted, _ = decide(view(attempt_status(), ghost=running_pod(), **ABORT))
+
+    assert isinstance(crashed, Lost) and crashed.failure.kind == "Crashed"
+    assert isinstance(plan, BeginAttempt) and (plan.number, plan.attempts.crashes) == (2, 1)
+    assert isinstance(deleted, Lost) and deleted.failure.kind == "PodDeleted"
+    assert isinstance(aborted, Ended) and aborted.unknown_effects is not None
+
+
 def test_a_pod_that_does_not_start_needs_a_person_after_the_grace() -> None:
     pulling = containers({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
 

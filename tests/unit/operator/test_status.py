@@ -274,6 +274,23 @@ def test_a_directive_that_lands_within_moments_is_not_reported_as_pending() -> N
     assert message(status, "ControlPending") == "Pause: lands at the next turn boundary"
 
 
+def test_the_last_report_acknowledges_the_newest_generation_whatever_is_pending() -> None:
+    given = view(
+        {**BEGUN, "observedGeneration": 1},
+        pod=ended_pod(0),
+        snapshot={"attempt": 1, "exit": an_exit()},
+        seen=Seen(directive=ago(0)),
+        generation=2,
+        control={"steer": {"a": {"message": "too late"}}},
+    )
+
+    status = render(given)
+
+    assert status["observedGeneration"] == 2
+    assert {entry["observedGeneration"] for entry in status["conditions"]} == {2}
+    assert "ControlPending" not in shown(status)
+
+
 def test_an_answered_directive_is_pending_no_more() -> None:
     old = attempt_status(conditions=[condition("ControlPending")])
     answer = {"attempt": 1, "control": {"mode": {"value": "Pause", "turn": 1}}}

@@ -107,7 +107,8 @@ class RunReconciler:
     async def _gather(self, raw: Raw, run: AgentRun) -> tuple[RunView, StoredPlan | None]:
         now = self._desk.now()
         snapshot = read_snapshot(run)
-        view = RunView(run, now, snapshot, self._find_pod(run), run.status.plan)
+        pod, ghost = self._find_pod(run)
+        view = RunView(run, now, snapshot, pod, ghost, run.status.plan)
         view = replace(view, seen=self._look(view))
         if view.wants_abort and not view.has_begun:
             return view, None  # nothing will be started: no plan is needed
@@ -117,12 +118,15 @@ class RunReconciler:
         obstacle = Obstacle(found.reason, found.message, found.is_waiting, _created(run) or now)
         return replace(view, terms=self._terms(None), obstacle=obstacle), None
 
-    def _find_pod(self, run: AgentRun) -> PodView | None:
+    def _find_pod(self, run: AgentRun) -> tuple[PodView | None, PodView | None]:
+        """Return the pod of the current attempt, and that pod as it was last where it is deleted."""
         if run.status.pod is None:
-            return None
-        raw = self._desk.cache.get(Key("Pod", run.metadata.namespace or "", run.status.pod.name))
-        pod = read_pod(raw) if raw is not None else None
-        return pod if pod is not None and pod.owner_uid == run.metadata.uid else None
+            return None, None
+        key = Key("Pod", run.metadata.namespace or "", run.status.pod.name)
+        cache = self._desk.cache
+        pod, ghost = (read_pod(raw) if raw is not None else None for raw in (cache.get(key), cache.ghost(key)))
+        own = [one if one is not None and one.owner_uid == run.metadata.uid else None for one in (pod, ghost)]
+        return own[0], own[1]
 
     async def _find_plan(self, raw: Raw, run: AgentRun) -> StoredPlan | NoPlan | NotResolved:
         namespace, uid = run.metadata.namespace or "", run.metadata.uid or ""
