@@ -437,6 +437,31 @@ async def test_a_server_of_an_unknown_version_is_not_spoken_to(a_client: MakeCli
         assert server.methods() == ["initialize"]
 
 
+async def test_a_call_whose_session_cannot_be_opened_was_not_sent(a_client: MakeClient) -> None:
+    async def cut(exchange: Exchange) -> None:
+        part = await exchange.events()
+        await part(": hello\n\n")
+
+    with raw_http_server() as server:
+        for behaviour in (cut, _gateway, _html, _broken_json):
+            server.on["initialize"] = behaviour
+            async with a_client() as mcp:
+                got = await call(mcp, at(server.url))
+                assert isinstance(got, McpFailure)
+                assert not got.sent
+        assert "tools/call" not in server.methods()
+
+
+async def test_a_call_waits_no_longer_than_it_may_while_another_opens_the_session(a_client: MakeClient) -> None:
+    with raw_http_server(initialize=hang) as server:
+        async with a_client() as mcp:
+            patient = asyncio.create_task(call(mcp, at(server.url), timeout=3.0))
+            began = time.monotonic()
+            failed(await call(mcp, at(server.url), timeout=0.5), "Timeout")
+            assert time.monotonic() - began < 2.0
+            failed(await patient, "Timeout")
+
+
 async def test_a_result_of_50_mb_is_cut_off_while_it_is_read(a_client: MakeClient) -> None:
     with sdk_http_server() as server:
         async with a_client() as mcp:

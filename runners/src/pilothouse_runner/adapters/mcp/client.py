@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,6 +98,9 @@ class SdkMcp:
         work: "Callable[[Session, Exchange, float], Awaitable[T | McpFailure]]",
     ) -> T | McpFailure:
         """Ask in the session that is open, or in a new one; once more where the old one died before it was asked."""
+        missing = await self._load(server)
+        if missing is not None:
+            return missing
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         key = canonical_json(server.model_dump(mode="json", by_alias=True, exclude_none=True))
@@ -111,10 +115,31 @@ class SdkMcp:
             exchange = Exchange(exchange.max_bytes, timeout, exchange.idempotency_key)
         return got
 
+    async def _load(self, server: McpServer) -> McpFailure | None:
+        """Import the SDK, which is no server's fault and not counted in its time.
+
+        In a thread: it takes longer than the run may be deaf to what it is asked.
+        """
+        modules = ("session", "stdio_transport" if server.transport == "Stdio" else "http_transport")
+        try:
+            for module in modules:
+                if f"{_PACKAGE}.{module}" not in sys.modules:
+                    await asyncio.to_thread(importlib.import_module, f"{_PACKAGE}.{module}")
+        except ModuleNotFoundError as missing:
+            return McpFailure("Unavailable", f"the package {missing.name} is not installed: use the runner's image")
+        return None
+
     async def _session(
         self, server: McpServer, key: str, until: float, seconds: float
     ) -> "tuple[Session | McpFailure, bool]":
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        """Return a session that is usable, and whether it is new."""
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(until):
+                await lock.acquire()
+        except TimeoutError:  # another call is opening it, and may have more time
+            return McpFailure("Timeout", f"it did not open a session within {seconds:g} s"), True
+        try:
             session = self._sessions.get(key)
             if session is not None and session.is_usable:
                 return session, False
@@ -124,15 +149,13 @@ class SdkMcp:
             if not isinstance(opened, McpFailure):
                 self._sessions[key] = opened
             return opened, True
+        finally:
+            lock.release()
 
     async def _open(self, server: McpServer, until: float, seconds: float) -> "Session | McpFailure":
-        try:
-            # In a thread: the import takes longer than the run may be deaf to what it is asked.
-            module = await asyncio.to_thread(importlib.import_module, f"{_PACKAGE}.session")
-            transport = await asyncio.to_thread(self._transport, server)
-        except ModuleNotFoundError as missing:
-            return McpFailure("Unavailable", f"the package {missing.name} is not installed: use the runner image")
-        session: Session = module.Session(transport)
+        from pilothouse_runner.adapters.mcp.session import Session
+
+        session = Session(self._transport(server))
         self._retired.add(session)  # until it is open: it may have started a process that must end
         failure = await session.open(max(until - asyncio.get_running_loop().time(), 0.0), seconds)
         if failure is not None:

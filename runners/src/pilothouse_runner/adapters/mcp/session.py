@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from mcp import types
@@ -85,7 +86,8 @@ class Session:
             if self._opened.is_set():
                 return None
             if exchange.kind is not None or self._task.done():
-                return self._failure_of(self._error, exchange)
+                # A handshake has no effect: what was asked for has not been sent.
+                return replace(self._failure_of(self._error, exchange), sent=False)
             return McpFailure("Timeout", f"it did not open a session within {seconds:g} s")
         finally:
             self._transport.end(exchange)
