@@ -10,7 +10,7 @@ from typing import Any
 import kopf
 import structlog
 
-from pilothouse_operator.adapters.connection import Connection, Credentials
+from pilothouse_operator.adapters.connection import CONNECTION_LIMIT, Connection, Credentials
 from pilothouse_operator.adapters.kubernetes import ApiError, Forbidden, KubernetesClient
 from pilothouse_operator.cache import Cache, Key
 from pilothouse_operator.contract import check_contract, check_served
@@ -51,7 +51,9 @@ class Host:
         self._credentials = credentials
         self._metrics = Metrics()
         self._health = Health()
-        self._connection = Connection(credentials, self._metrics.tracing())
+        # A watch holds its connection: those of many namespaces must leave room for requests.
+        watches = len(SELECTORS) * max(len(settings.watch_namespaces), 1)
+        self._connection = Connection(credentials, self._metrics.tracing(), CONNECTION_LIMIT + watches)
         client = KubernetesClient(self._connection)
         self._desk = Desk(
             client=client,

@@ -20,6 +20,7 @@ import yaml
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_REREAD_SECONDS = 60.0
 CONNECTION_LIMIT = 64
+"""Most requests under way at once, besides watches: a storm of ours must not be one for the API server."""
 
 
 class LoginError(Exception):
