@@ -167,6 +167,13 @@ def price_of(endpoint: ModelEndpoint, known: tuple[float, float] | None) -> Pric
     return Price(nano(str(known[0])), nano(str(known[1]))) if known is not None else None
 
 
+def stated_price(endpoint: ModelEndpoint) -> tuple[float, float] | None:
+    """Return the price that the manifest states, US dollars per million (input, output) tokens."""
+    if endpoint.price is None:
+        return None
+    return float(endpoint.price.input_per_million_usd), float(endpoint.price.output_per_million_usd)
+
+
 def nano(amount: str) -> int:
     """Return a decimal amount of US dollars in nano-dollars, rounded up."""
     return int((Decimal(amount) * NANO).to_integral_value(ROUND_CEILING))

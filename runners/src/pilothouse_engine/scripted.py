@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_engine.account import stated_price
 from pilothouse_engine.ports import (
     Clock,
     FailureKind,
@@ -404,13 +405,6 @@ class ScriptedModel:
     def context_window(self, endpoint: ModelEndpoint) -> int | None:
         """Return the endpoint's own window; a script has none."""
         return endpoint.context_window
-
-
-def stated_price(endpoint: ModelEndpoint) -> tuple[float, float] | None:
-    """Return the price that the manifest states, US dollars per million (input, output) tokens."""
-    if endpoint.price is None:
-        return None
-    return float(endpoint.price.input_per_million_usd), float(endpoint.price.output_per_million_usd)
 
 
 def _reply(index: int, entry: Entry, request: ModelRequest) -> ModelReply:

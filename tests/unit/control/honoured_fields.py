@@ -9,7 +9,7 @@ from pilothouse_api.v1alpha1 import agent, agentrun, common, steps, workflow
 _ENDPOINT = {
     "pilothouse_runner.adapters.models.openai": "apiBase apiKeySecretRef temperature timeoutSeconds name",
     "pilothouse_engine.turns": "maxOutputTokens",
-    "pilothouse_engine.scripted": "price",
+    "pilothouse_engine.account": "price",
     "pilothouse_engine.catalog": "script",
 }
 _TEXT = {
@@ -29,7 +29,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     agent.ModelEndpoint: _ENDPOINT,
     agent.AgentModel: {**_ENDPOINT, "pilothouse_engine.catalog": "script fallbacks"},
-    agent.Price: {"pilothouse_engine.scripted": "inputPerMillionUSD outputPerMillionUSD"},
+    agent.Price: {"pilothouse_engine.account": "inputPerMillionUSD outputPerMillionUSD"},
     agent.Skill: {
         "pilothouse_engine.prompts": "name",
         "pilothouse_engine.catalog": "inline",

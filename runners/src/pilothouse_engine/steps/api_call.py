@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from pilothouse_api.signals import DEFAULT
@@ -93,6 +92,8 @@ def _retry_after(response: HttpResponse, now: datetime) -> float | None:
     text = _header(response, "retry-after").strip()
     if re.fullmatch(r"[0-9]{1,9}", text):
         return float(text)
+    from email.utils import parsedate_to_datetime  # 15 modules for what few servers say
+
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):

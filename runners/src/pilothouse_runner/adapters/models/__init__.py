@@ -1,6 +1,6 @@
 """Models: one adapter for each way to reach one, chosen by the endpoint's name.
 
-Heavy libraries are imported when an endpoint needs them: importing this package costs neither httpx nor LiteLLM.
+Each adapter is imported when an endpoint needs it: importing this package costs no HTTP client, YAML or LiteLLM.
 """
 
 from functools import cached_property
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import Clock, Model, ModelFailure, ModelReply, ModelRequest, Secrets
-from pilothouse_engine.scripted import ScriptedModel
 
 if TYPE_CHECKING:
+    from pilothouse_engine.scripted import ScriptedModel
     from pilothouse_runner.adapters.models.litellm import LiteLLMModel
     from pilothouse_runner.adapters.models.openai import OpenAIModel
 
@@ -23,7 +23,7 @@ class ModelRouter:
 
     def __init__(self, secrets: Secrets, clock: Clock) -> None:
         self._secrets = secrets
-        self._scripted = ScriptedModel(clock)
+        self._clock = clock
 
     async def call(self, request: ModelRequest) -> ModelReply | ModelFailure:
         """Make one attempt with the adapter of the request's endpoint."""
@@ -47,6 +47,12 @@ class ModelRouter:
         if endpoint.name == SCRIPTED:
             return self._scripted
         return self._openai if endpoint.name.startswith(OPENAI_PREFIX) else self._litellm
+
+    @cached_property
+    def _scripted(self) -> "ScriptedModel":
+        from pilothouse_engine.scripted import ScriptedModel
+
+        return ScriptedModel(self._clock)
 
     @cached_property
     def _openai(self) -> "OpenAIModel":

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from pilothouse_engine.ports import FailureKind
@@ -157,6 +156,8 @@ def _bounded(seconds: float) -> float:
 
 
 def _date(text: str | None) -> datetime | None:
+    from email.utils import parsedate_to_datetime  # 15 modules for what few servers say
+
     try:
         value = parsedate_to_datetime(text or "")
     except (ValueError, TypeError, IndexError, OverflowError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_engine.scripted import stated_price
+from pilothouse_engine.account import stated_price
 
 _FILE = "model_prices_and_context_window_backup.json"
 
