@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification, JSONRPCRequest, jsonrpc_message_adapter
 
 from pilothouse_api.v1alpha1.steps import McpServer
-from pilothouse_engine.strict_json import printable
+from pilothouse_engine.mcp_schemas import clean_text
 from pilothouse_runner.adapters.mcp.exchange import CANCELLED, CURRENT, OVERHEAD_BYTES, Exchange
 from pilothouse_runner.adapters.mcp.transport import Streams, TransportUnusable
 
@@ -293,4 +293,4 @@ class _Writer:
 
 def _log_output(name: str, printed: bytearray) -> None:
     if printed:
-        log.info("MCP server %s printed: %s", name, printable(printed.decode("utf-8", "replace"), MAX_LOGGED_BYTES))
+        log.info("MCP server %s printed: %s", name, clean_text(printed.decode("utf-8", "replace"), MAX_LOGGED_BYTES))
