@@ -3,7 +3,10 @@
 import asyncio
 import gzip
 import json
+import ssl
+import subprocess
 import time
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,8 @@ from pilothouse_engine.ports import McpFailure, McpListing, McpResult
 from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_runner.adapters.mcp import SdkMcp
 from support.mcp_servers.clients import MakeClient
-from support.mcp_servers.http_servers import sdk_http_server
-from support.mcp_servers.raw_http import Exchange, hang, raw_http_server
+from support.mcp_servers.http_servers import sdk_http_server, serving
+from support.mcp_servers.raw_http import Exchange, RawServer, hang, raw_http_server
 from support.mcp_servers.sdk_server import tool
 
 pytestmark = pytest.mark.anyio
@@ -268,6 +271,35 @@ async def test_a_redirect_on_the_same_server_is_followed_with_the_credentials(a_
         async with a_client() as mcp:
             assert await call(mcp, at(server.url, headers=[SECRET_HEADER])) == McpResult("done")
         assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer first-secret-value"}
+
+
+async def test_a_certificate_is_checked_against_the_name_and_not_the_number(
+    a_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=mcp.example"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=DNS:mcp.example", "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
+
+    async def loopback(host: str, port: int) -> list[Any]:
+        return [ip_address("127.0.0.1")]
+
+    monkeypatch.setattr("pilothouse_runner.adapters.mcp.http_transport.resolve", loopback)
+    server = RawServer()
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    with serving(server, ssl_certfile=str(certificate), ssl_keyfile=str(key)) as port:
+        async with a_client(ssl_context=trusted) as mcp:
+            assert await call(mcp, at(f"https://mcp.example:{port}/mcp")) == McpResult("done")
+            assert server.asked[-1].headers["host"] == f"mcp.example:{port}"
+            seen = len(server.asked)
+            other = failed(await call(mcp, at(f"https://other.example:{port}/mcp")), "Connection")
+            assert "certificate" in other.message.lower()
+        async with a_client() as mcp:
+            failed(await call(mcp, at(f"https://mcp.example:{port}/mcp")), "Connection")
+        assert len(server.asked) == seen
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_unreachable(a_client: MakeClient) -> None:

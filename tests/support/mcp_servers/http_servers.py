@@ -91,12 +91,14 @@ async def answer(send: Send, status: int, body: bytes, media_type: str, **header
 
 
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[int]:
+def serving(app: ASGIApp, **more: Any) -> Iterator[int]:
     """Serve an ASGI application, lifespan included, on a free loopback port; yields the port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
-        config = uvicorn.Config(app, http="h11", log_config=None, log_level="critical", timeout_graceful_shutdown=0)
+        config = uvicorn.Config(
+            app, http="h11", log_config=None, log_level="critical", timeout_graceful_shutdown=0, **more
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

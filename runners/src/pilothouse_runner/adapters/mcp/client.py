@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,8 @@ class SdkMcp:
     """Speaks to servers over the official SDK.
 
     `tokens` is the folder of projected tokens, `environment` what `runTemplate.env` names (all that a Stdio server gets
-    besides a PATH), `allowed` networks that may be reached although they are refused by default.
+    besides a PATH), `allowed` networks that may be reached although they are refused by default;
+    `ssl_context` says which certificates are trusted.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class SdkMcp:
         tokens: Path = Path(names.AUDIENCE_TOKENS_PATH),
         environment: Mapping[str, str] | None = None,
         allowed: Sequence[Network] = (),
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._credentials = CredentialReader(secrets, tokens)
         named = {name: value for name, value in (environment or {}).items() if not name.startswith(_OURS)}
         self._environment = {**_BASE_ENVIRONMENT, **named}
         self._allowed = tuple(allowed)
+        self._ssl_context = ssl_context
         self._sessions: dict[str, Session] = {}
         self._retired: set[Session] = set()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -170,7 +174,7 @@ class SdkMcp:
             return StdioTransport(server, self._environment)
         from pilothouse_runner.adapters.mcp.http_transport import HttpTransport
 
-        return HttpTransport(server, self._credentials, self._allowed)
+        return HttpTransport(server, self._credentials, self._allowed, self._ssl_context)
 
     def _retire(self, key: str, session: "Session") -> None:
         """Let no new request in; what is under way ends it, and the visit at the latest."""

@@ -39,9 +39,15 @@ _SSE = "text/event-stream"
 class HttpTransport:
     """One server over HTTP; `allowed` are networks that may be reached although they are refused by default."""
 
-    def __init__(self, server: McpServer, credentials: CredentialReader, allowed: Sequence[Network]) -> None:
+    def __init__(
+        self,
+        server: McpServer,
+        credentials: CredentialReader,
+        allowed: Sequence[Network],
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
         self._server = server
-        self._guard = _Guard(server, credentials, allowed)
+        self._guard = _Guard(server, credentials, allowed, ssl_context)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Streams]:
@@ -84,12 +90,18 @@ def parse_url(text: str) -> str:
 class _Guard(httpx2.AsyncBaseTransport):
     """Sends the SDK's requests; answers in the server's place where one must not or cannot be sent."""
 
-    def __init__(self, server: McpServer, credentials: CredentialReader, allowed: Sequence[Network]) -> None:
+    def __init__(
+        self,
+        server: McpServer,
+        credentials: CredentialReader,
+        allowed: Sequence[Network],
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
         self._server = server
         self._credentials = credentials
         self._allowed = tuple(allowed)
         self._answers = 0
-        self._ssl_context: ssl.SSLContext | None = None
+        self._ssl_context = ssl_context
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the server's answer, or one that makes the SDK give up on this request alone."""
