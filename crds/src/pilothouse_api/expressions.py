@@ -25,14 +25,14 @@ POLICY_VARIABLES = (
     "step",
     "agent",
     "workflow",
-    "namespace",
+    "__namespace__",
     "turn",
     "iteration",
     "usage",
     "now",
     "labels",
 )
-"""What the expression of a policy rule may name."""
+"""What the expression of a policy rule may name; `namespace` is reserved in CEL and escaped as Kubernetes does."""
 
 
 class ExpressionError(Exception):
@@ -99,7 +99,12 @@ def compile_policy_expression(text: str) -> Expression:
 
     Raises ExpressionError for one that does not compile.
     """
-    return compile_expression(text, POLICY_VARIABLES, times=("now",))
+    try:
+        return compile_expression(text, POLICY_VARIABLES, times=("now",))
+    except ExpressionError as error:
+        if "reserved identifier: namespace" not in str(error):
+            raise
+        raise ExpressionError(f"{_shorten(text)}: namespace is a reserved word of CEL, write __namespace__") from None
 
 
 def compile_expression(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pilothouse_api.expressions import ExpressionError, compile_expression
+from pilothouse_api.expressions import ExpressionError, compile_expression, compile_policy_expression
 from pilothouse_api.schemas import SchemaError, compile_schema
 from pilothouse_api.templates import is_path, placeholders, placeholders_of
 from pilothouse_api.v1alpha1.agent import AgentSpec, JsonSchemaCheck, ModelEndpoint, Outcome, RegexDeny, Tool
@@ -30,21 +30,6 @@ from pilothouse_control.tree import walk
 from pilothouse_control.validation.scene import Check, Problem, Scene, SpecSubject
 from pilothouse_control.validation.urls import url_problem
 from pilothouse_control.world import artifact_name
-
-POLICY_VARIABLES = (
-    "tool",
-    "args",
-    "effect",
-    "step",
-    "agent",
-    "workflow",
-    "namespace",
-    "turn",
-    "iteration",
-    "usage",
-    "now",
-    "labels",
-)
 
 
 def _config_map_of(site: TextSite) -> str | None:
@@ -229,28 +214,30 @@ def judge_patterns(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
 
 def judge_policy_expressions(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """A policy expression that does not compile."""
-    yield from _expressions(subject, PolicyRule, POLICY_VARIABLES, lambda node: node.cel)
+    yield from _expressions(subject, PolicyRule, compile_policy_expression, lambda node: node.cel)
 
 
 def judge_supervisor_expressions(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """A supervisor expression that does not compile."""
-    yield from _expressions(subject, ExpressionRule, ("run",), lambda node: node.cel)
+    yield from _expressions(
+        subject, ExpressionRule, lambda text: compile_expression(text, ("run",)), lambda node: node.cel
+    )
 
 
 def judge_router_expressions(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """A Router condition that does not compile; which names there are is another check."""
-    yield from _expressions(subject, RouterCondition, None, lambda node: node.cel)
+    yield from _expressions(subject, RouterCondition, compile_expression, lambda node: node.cel)
 
 
 def _expressions(
-    subject: SpecSubject, model: type[Any], variables: Iterable[str] | None, text_of: Callable[[Any], str | None]
+    subject: SpecSubject, model: type[Any], compile_text: Callable[[str], Any], text_of: Callable[[Any], str | None]
 ) -> Iterator[Problem]:
     for place, node in walk(subject.spec, subject.path):
         text = text_of(node) if isinstance(node, model) else None
         if text is None:
             continue
         try:
-            compile_expression(text, None if variables is None else tuple(variables))
+            compile_text(text)
         except ExpressionError as error:
             yield Problem((*place, "cel"), f"it does not compile: {error}")
 
