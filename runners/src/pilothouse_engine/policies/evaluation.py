@@ -1,0 +1,113 @@
+"""One question against all lists: the first match of a list decides it, the strictest list wins."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pilothouse_api.expressions import Expression
+from pilothouse_api.plan import Plan
+from pilothouse_api.v1alpha1.common import PolicyHttp, PolicyRule
+from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_engine.policies.cel import CelFailed, compile_rule, is_matched
+from pilothouse_engine.policies.http import EndpointFailed, ask_endpoint
+from pilothouse_engine.policies.questions import Question, build_variables
+from pilothouse_engine.policies.verdicts import At, Decision, strictest
+from pilothouse_engine.ports import Http
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRule:
+    """A rule, its expression compiled; a string in its place says why it cannot be."""
+
+    rule: PolicyRule
+    compiled: Expression | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPolicy:
+    """One list: of a workflow, an agent or an ancestor; `owner` says whose."""
+
+    owner: str
+    rules: tuple[PlannedRule, ...]
+
+    def applies(self, at: At) -> bool:
+        """Tell whether any rule of the list judges such calls."""
+        return any(planned.rule.at == at for planned in self.rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The list is decided by an endpoint's answer."""
+
+    owner: str
+    rule: str
+    message: str
+    endpoint: PolicyHttp
+
+
+def plan_policy(owner: str, rules: Sequence[PolicyRule]) -> PlannedPolicy:
+    """Return a list with its expressions compiled."""
+    return PlannedPolicy(owner, tuple(PlannedRule(r, compile_rule(r) if r.http is None else None) for r in rules))
+
+
+def plan_policies(plan: Plan, step: Step, ancestors: Sequence[PlannedPolicy] = ()) -> tuple[PlannedPolicy, ...]:
+    """Return the lists that hold for the calls of a step: the workflow's, the agent's, the ancestors'."""
+    lists = [plan_policy(f"workflow {plan.workflow.name}", plan.spec.policy)]
+    if step.kind == "Agent":
+        name = step.agent_ref.name if step.agent_ref is not None else f"of step {step.id}"
+        lists.append(plan_policy(f"agent {name}", plan.agent_of(step).policy))
+    return tuple(policy for policy in (*lists, *ancestors) if policy.rules)
+
+
+def evaluate_cel(policy: PlannedPolicy, at: At, variables: Mapping[str, Any]) -> Decision | Ask | None:
+    """Return what a list decides, which endpoint decides it, or None where nothing of it matches.
+
+    A rule that cannot be evaluated denies: what it would have said is not known.
+    """
+    for planned in policy.rules:
+        rule = planned.rule
+        if rule.at != at:
+            continue
+        if rule.http is not None:
+            return Ask(policy.owner, rule.name, rule.message or "", rule.http)
+        try:
+            matched = planned.compiled is not None and is_matched(planned.compiled, variables)
+        except CelFailed as failed:
+            return _failure(at, policy.owner, rule.name, str(failed))
+        if matched:
+            return Decision(at, rule.verdict or "Deny", rule.name, rule.message or "", policy.owner)
+    return None
+
+
+def _failure(at: At, owner: str, rule: str, reason: str) -> Decision:
+    return Decision(at, "Deny", rule, f"the rule could not be judged, which denies: {reason}", owner, is_failure=True)
+
+
+async def judge_call(policies: Sequence[PlannedPolicy], question: Question, http: Http) -> Decision:
+    """Return the strictest verdict of all lists.
+
+    No endpoint is asked where a list denies without one: no answer could be stricter. The others are asked at once.
+    """
+    lists = [policy for policy in policies if policy.applies(question.at)]
+    if not lists:
+        return Decision(question.at, "Allow")
+    variables = build_variables(question)
+    found = [evaluate_cel(policy, question.at, variables) for policy in lists]
+    denied = next((one for one in found if isinstance(one, Decision) and one.verdict == "Deny"), None)
+    if denied is not None:
+        return denied
+    asked = [one for one in found if isinstance(one, Ask)]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_ask(one, question, http)) for one in asked]
+    answers = {id(one): task.result() for one, task in zip(asked, tasks, strict=True)}
+    decisions = (answers[id(one)] if isinstance(one, Ask) else one for one in found if one is not None)
+    return strictest(question.at, decisions)
+
+
+async def _ask(ask: Ask, question: Question, http: Http) -> Decision:
+    try:
+        verdict, message = await ask_endpoint(ask.endpoint, question, http)
+    except EndpointFailed as failed:
+        return _failure(question.at, ask.owner, ask.rule, str(failed))
+    return Decision(question.at, verdict, ask.rule, message or ask.message, ask.owner)
