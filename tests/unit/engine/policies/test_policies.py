@@ -174,7 +174,7 @@ VERDICTS: tuple[Verdict, ...] = ("Allow", "RequireApproval", "Deny")
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("order", permutations(VERDICTS))
+@pytest.mark.parametrize("order", list(permutations(VERDICTS)))
 async def test_the_strictest_list_wins_in_whatever_order_they_stand(order: tuple[Verdict, ...]) -> None:
     lists = [policy(rule(verdict.lower(), "true", verdict), owner=verdict) for verdict in order]
     assert await judge(*lists) == Decision("ToolCall", "Deny", "deny", "", "Deny")

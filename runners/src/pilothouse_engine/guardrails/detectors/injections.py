@@ -88,6 +88,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("delimiter", r"<\s?/\s?(?:material|guidance|untrusted|tool_result|function_results?)\s?>"),
 )
 _KINDS = tuple(kind for kind, _ in _PATTERNS)
+_ANY = compile_pattern("(?i)" + "|".join(f"(?:{pattern})" for _, pattern in _PATTERNS))
 _COMPILED = tuple(compile_pattern(f"(?i){pattern}") for _, pattern in _PATTERNS)
 _SPACES = re.compile(r"[ \t\r\f\v]{2,}|[\t\r\f\v]")
 _FLAG = compile_pattern("\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f")
@@ -129,11 +130,14 @@ def visible(text: str) -> str:
 
 def _kinds_of(text: str) -> list[str]:
     flat = _SPACES.sub(" ", View(text).folded.lower().translate(_LOOKALIKES))
-    found = [kind for kind, pattern in zip(_KINDS, _COMPILED, strict=True) if pattern.search(flat) is not None]
-    if not found and "\n" in flat:  # an order may be broken over lines
-        joined = flat.replace("\n", " ")
-        found = [kind for kind, pattern in zip(_KINDS, _COMPILED, strict=True) if pattern.search(joined) is not None]
-    return found
+    found = _match(flat)
+    return found or (_match(flat.replace("\n", " ")) if "\n" in flat else [])  # an order may be broken over lines
+
+
+def _match(flat: str) -> list[str]:
+    if _ANY.search(flat) is None:
+        return []
+    return [kind for kind, pattern in zip(_KINDS, _COMPILED, strict=True) if pattern.search(flat) is not None]
 
 
 def _decoded(text: str) -> list[str]:
