@@ -1,9 +1,10 @@
 """What every reconciler works with."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from pilothouse_operator.adapters.kubernetes import KubernetesClient
 from pilothouse_operator.cache import Cache, Key
@@ -12,6 +13,7 @@ from pilothouse_operator.finished import FinishedRuns
 from pilothouse_operator.metrics import Metrics
 from pilothouse_operator.plans import PlanStore
 from pilothouse_operator.queue import WorkQueue
+from pilothouse_operator.routing import route
 from pilothouse_operator.settings import OperatorSettings
 
 
@@ -33,6 +35,16 @@ class Desk:
     plans: PlanStore
     finished: FinishedRuns = field(default_factory=FinishedRuns)
     now: Callable[[], datetime] = utc_now
+
+    def notice(self, raw_object: Mapping[str, Any], is_deleted: bool) -> None:
+        """Take an object that a watch or a request shows, and have everybody look whom it concerns."""
+        if not self.cache.apply(raw_object, is_deleted):
+            return
+        for key, delay in route(raw_object, self.cache):
+            if delay:
+                self.queue.add_after(key, delay)
+            else:
+                self.queue.add(key)
 
 
 class Pace:

@@ -22,7 +22,6 @@ from pilothouse_operator.metrics import Metrics
 from pilothouse_operator.plans import PlanStore
 from pilothouse_operator.queue import WorkQueue
 from pilothouse_operator.reconcile.registry import Reconciler, build_reconcilers
-from pilothouse_operator.routing import route
 from pilothouse_operator.serving import Health, Server
 from pilothouse_operator.settings import OperatorSettings, process_identity
 from pilothouse_operator.sweep import Sweeper, load
@@ -144,7 +143,7 @@ class Host:
         waiting = asyncio.create_task(self._retake_signals(ready), name="signals")
         try:
             await kopf.operator(
-                registry=build_registry(self._connection, self.notice),
+                registry=build_registry(self._connection, self._desk.notice),
                 settings=build_settings(),
                 standalone=True,
                 clusterwide=not namespaces,
@@ -172,7 +171,7 @@ class Host:
         pause = 1.0
         while True:
             try:
-                await load(self._desk, self._namespaces, self.notice)
+                await load(self._desk, self._namespaces, self._desk.notice)
                 self._flags.is_watching.set()
                 log.info("operator.loaded", objects=len(self._desk.cache))
                 return
@@ -180,16 +179,6 @@ class Host:
                 log.warning("operator.not_loaded", error=str(error))
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
-
-    def notice(self, raw_object: Mapping[str, Any], is_deleted: bool) -> None:
-        """Take an object that a watch or a listing shows."""
-        if not self._desk.cache.apply(raw_object, is_deleted):
-            return
-        for key, delay in route(raw_object, self._desk.cache):
-            if delay:
-                self._desk.queue.add_after(key, delay)
-            else:
-                self._desk.queue.add(key)
 
     # ------------------------------------------------------------ work
 
@@ -239,7 +228,7 @@ class Host:
     async def _sweep(self) -> None:
         if not self._flags.is_watching.is_set():
             await self._load()
-        await Sweeper(self._desk, self._namespaces, self.notice).run()
+        await Sweeper(self._desk, self._namespaces, self._desk.notice).run()
 
     async def _repeat(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run a task for ever, again after a refusal of the API server."""

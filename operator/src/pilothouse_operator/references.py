@@ -48,12 +48,10 @@ async def _find(reference: Reference, namespace: str, cache: Cache, client: Kube
     if cached is not None:
         return cached
     try:
-        raw = await client.get(_RESOURCES[reference.kind], namespace, reference.name)
+        # Not put into the picture: the watch would then find nothing new, and nobody would look at the object itself.
+        return await client.get(_RESOURCES[reference.kind], namespace, reference.name)
     except NotFound:
         return None
-    if reference.kind != "ConfigMap":  # only artifacts are watched: another ConfigMap would never be refreshed
-        cache.apply(raw)
-    return raw
 
 
 def _with(known: References, reference: Reference, raw: Raw) -> References:

@@ -192,7 +192,7 @@ class RunReconciler:
             raw = await self._desk.client.get(PODS, namespace, name)
         except NotFound:
             if cached is not None:
-                self._desk.cache.apply(cached, is_deleted=True)
+                self._desk.notice(cached, True)
             return view.pod is None
         self._desk.cache.apply(raw)
         pod = read_pod(raw)
@@ -306,7 +306,7 @@ class RunReconciler:
             try:
                 self._desk.cache.apply(await self._desk.client.merge_patch(AGENTRUNS, key.namespace, key.name, patch))
             except NotFound:
-                self._desk.cache.apply(raw, is_deleted=True)
+                self._desk.notice(raw, True)
         return None
 
 

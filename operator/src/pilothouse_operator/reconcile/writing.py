@@ -34,7 +34,7 @@ async def write_status(
         await refresh(desk, resource, key, raw)
         return None
     except NotFound:
-        desk.cache.apply(raw, is_deleted=True)
+        desk.notice(raw, True)
         return None
     desk.cache.apply(written)
     return written
@@ -43,6 +43,6 @@ async def write_status(
 async def refresh(desk: Desk, resource: Resource, key: Key, raw: Raw) -> None:
     """Read the object now: the watch is behind."""
     try:
-        desk.cache.apply(await desk.client.get(resource, key.namespace, key.name))
+        desk.notice(await desk.client.get(resource, key.namespace, key.name), False)
     except NotFound:
-        desk.cache.apply(raw, is_deleted=True)
+        desk.notice(raw, True)
