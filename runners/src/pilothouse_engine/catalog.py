@@ -40,12 +40,13 @@ READ_TOOL = Tool(name=READ_TOOL_RESULT, parameters=dict(_READ_SPEC.parameters))
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step of the graph or a tool executes."""
+    """What a step of the graph or a tool executes; `source` is a text of the plan that its executor needs."""
 
     step_id: str
     kind: str
     params: Model
     effect: Effect
+    source: TextSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +149,9 @@ class Catalog:
         inline = endpoint.script.inline
         return text_key(endpoint.script) if inline is None else f"inline:{text_digest(inline)[:16]}"
 
-    def texts_of(self, params: Model) -> dict[str, str]:
+    def texts_of(self, work: Work) -> dict[str, str]:
         """Return the texts that an executor needs, by `text_key`; raises IntegrityError."""
-        source = getattr(params, "source", None)
-        if not isinstance(source, TextSource) or source.inline is not None:
-            return {}
-        return {text_key(source): self.text(source)}
+        return {} if work.source is None else {text_key(work.source): self.text(work.source)}
 
     def _plan_agent(self, step: Step) -> PlannedStep:
         agent = self.plan.agent_of(step)
@@ -191,7 +189,14 @@ _BRANCHES = ("api_call", "mcp", "resource", "router", "function", "response", "a
 def _work_of(step: Step | InlineStep, name: str = "") -> Work:
     params = next(branch for field in _BRANCHES if (branch := getattr(step, field, None)) is not None)
     declared = step.effect if isinstance(step, Step) else None
-    return Work(step.id if isinstance(step, Step) else name, step.kind, params, declared or default_effect(step))
+    source = step.function.source if step.function is not None else None
+    return Work(
+        step_id=step.id if isinstance(step, Step) else name,
+        kind=step.kind,
+        params=params,
+        effect=declared or default_effect(step),
+        source=source if source is not None and source.inline is None else None,
+    )
 
 
 def default_effect(step: Step | InlineStep) -> Effect:

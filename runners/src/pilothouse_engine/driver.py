@@ -1,7 +1,8 @@
 """The one loop: ask what is next, do it through a port, journal what came of it, ask again.
 
-Facts are applied to the state as soon as they are known and flushed to the journal before anything else is awaited, so
-what is acted on is always journaled, and facts that belong together are one append.
+Facts are applied to the state as soon as they are known and flushed to the journal before anything is acted on, and
+before anything is awaited that a crash could make them lost in; only the result of a call that changes nothing may
+wait for the next append. So what is acted on is always journaled, and facts that belong together are one append.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from pilothouse_engine.facts import (
     ApprovalAnswered,
     AttemptStarted,
     CallFinished,
+    Fact,
     Facts,
     LimitsLanded,
     ModeAnswered,
@@ -121,6 +123,7 @@ class Driver:
             now=self._now(),
             read_at=self._now(),
         )
+        self._must_flush = False
         self._journal_lost_at: float | None = None
         self._is_urgent = False
 
@@ -205,6 +208,7 @@ class Driver:
             for frame in advance(state, fact):
                 self._ports.frames.emit(frame)
             kind = type(fact)
+            self._must_flush = self._must_flush or not self._may_be_forgotten(fact)
             if kind in URGENT:
                 self._is_urgent = True
             elif kind in SOON or (isinstance(fact, ReplyReceived) and fact.calls):
@@ -212,9 +216,18 @@ class Driver:
             elif kind in LAZY:
                 self._publisher.mark(is_lazy=True)
 
+    def _may_be_forgotten(self, fact: Fact) -> bool:
+        """Tell whether a crash may forget a fact: what only reads is read again, and nothing was acted on yet."""
+        if not isinstance(fact, CallFinished):
+            return False
+        visit = self._state.visit
+        call = visit.call_ids.get(fact.id) if visit is not None else None
+        return call is not None and call.started is not None and call.started.effect == "ReadOnly"
+
     async def _flush(self) -> None:
         if not self._buffer:
             return
+        self._must_flush = False
         entries, self._buffer = self._buffer, []
         await self._until_available(lambda: self._ports.journal.append(self._attempt.number, self._flushed, entries))
         self._flushed += len(entries)
@@ -274,7 +287,8 @@ class Driver:
     # ------------------------------------------------------------ control
 
     async def _read_control(self, after: float) -> None:
-        await self._flush()
+        if after or self._must_flush:
+            await self._flush()
         if after:
             await self._alarms.bound(self._ports.clock.sleep(after), None)
         got = await self._ports.store.read()
@@ -312,7 +326,7 @@ class Driver:
         self._commit((action.started,))
         await self._flush()
         request = build_request(self._state, action)
-        timeout = min(action.timeout, self._remaining())
+        timeout = min(action.timeout, self._remaining(self._inputs.now))
         outcome = await self._alarms.bound(self._ports.model.call(request), timeout)
         if outcome is Cut.INTERRUPTED:
             return
@@ -352,8 +366,8 @@ class Driver:
             outcome.mark,
         )
 
-    def _remaining(self) -> float:
-        return max(0.0, remaining_seconds(self._catalog, self._state, self._now()))
+    def _remaining(self, now: float) -> float:
+        return max(0.0, remaining_seconds(self._catalog, self._state, now))
 
     async def _execute(self, executions: tuple[Execution, ...]) -> None:
         self._commit(tuple(execution.started for execution in executions))
@@ -372,7 +386,7 @@ class Driver:
         if isinstance(work, ReadSlice):
             return finish_slice(execution, work, began)
         end: StepEnd | TimedOut | Cut = await self._alarms.bound(
-            EXECUTORS[work.kind](work, self._ports), min(execution.timeout, self._remaining())
+            EXECUTORS[work.kind](work, self._ports), min(execution.timeout, self._remaining(began))
         )
         if end is Cut.INTERRUPTED:
             return None

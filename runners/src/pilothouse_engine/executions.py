@@ -1,5 +1,6 @@
 """Calls on their way out and back: what an executor is handed, and the fact that its end becomes. Pure."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +22,13 @@ class TimedOut:
     """A call did not end in its time."""
 
 
-def arguments_digest(arguments_text: str, parsed: Any | None) -> str:
-    """Return the digest of the arguments as the model wrote them: of their canonical JSON, else of their text."""
+def arguments_digest(arguments_text: str) -> str:
+    """Return the digest of the arguments as the model wrote them: of their canonical JSON, else of their text.
+
+    It only tells calls apart; whether the arguments are fit to be used is judged later and more strictly.
+    """
     try:
-        return digest(parsed) if parsed is not None else text_digest(arguments_text)
+        return digest(json.loads(arguments_text) if arguments_text.strip() else {})
     except (ValueError, TypeError, RecursionError):
         return text_digest(arguments_text)
 
@@ -53,9 +57,11 @@ def build_tool_execution(
     visit = state.visit
     assert visit is not None
     tool, asked = planned.tool, call.asked
-    index = int(asked.id.split("-")[1])
-    executed = digest(arguments)
-    key = idempotency_key(catalog, visit, state.turn, index, tool.name, executed)
+    key, executed = "", asked.digest
+    if planned.effect != "ReadOnly":  # a call that changes nothing needs no key, and none is sent
+        executed = digest(arguments)
+        index = int(asked.id.split("-")[1])
+        key = idempotency_key(catalog, visit, state.turn, index, tool.name, executed)
     started = CallStarted(inputs.now, asked.id, tool.name, planned.effect, key, executed, inputs.attempt)
     if planned.work is None:
         return Execution(started, _read_slice(visit, arguments, limits.max_tool_result_chars), 1.0, "ToolTimeout")
@@ -88,7 +94,7 @@ def build_step_call(
         idempotency_key=None if effect == "ReadOnly" else key,
         may_repeat=effect != "Once",
         settings=inputs.settings,
-        texts=catalog.texts_of(work.params),
+        texts=catalog.texts_of(work),
     )
 
 

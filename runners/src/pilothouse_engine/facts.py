@@ -8,6 +8,7 @@ facts too, so a transcript follows from the journal and not from the version of 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -216,7 +217,10 @@ class NoteAdded:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call passed its gates and runs in this attempt. `digest` is that of the arguments as executed."""
+    """A call passed its gates and runs in this attempt.
+
+    `key` is its idempotency key, empty for a ReadOnly one; `digest` is that of the arguments as executed.
+    """
 
     at: float
     id: str
@@ -337,28 +341,33 @@ FACTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)
 
 # ---------------------------------------------------------------- the form in the journal
 
-_Column = tuple[str, Any, bool]
+_NESTED = frozenset({"messages", "calls"})
+"""Fields that are tuples of values."""
+
+_Form = tuple[Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Any], ...]]
 
 
-def _columns(kind: type[Any]) -> tuple[_Column, ...]:
-    """Return name, default and whether it is a tuple of values, for each field of a kind of fact."""
-    nested = {"messages", "calls"}
-    return tuple((f.name, None if f.default is MISSING else f.default, f.name in nested) for f in fields(kind))
+def _form_of(kind: type[Any]) -> _Form:
+    """Return what reads all fields of a kind of fact at once, and their names and defaults in the same order."""
+    columns = tuple((f.name, None if f.default is MISSING else f.default) for f in fields(kind))
+    # One name more than there are fields: with a single one attrgetter would return no tuple.
+    return attrgetter(*(name for name, _ in columns), "at"), columns
 
 
-_COLUMNS: Mapping[type[Any], tuple[_Column, ...]] = {kind: _columns(kind) for kind in FACTS.values()}
+_FORMS: Mapping[type[Any], _Form] = {kind: _form_of(kind) for kind in FACTS.values()}
 
 
 def encode(fact: Fact) -> RawEntry:
     """Return a fact as a journal entry; fields that have their default are left out."""
     kind = type(fact)
     entry: dict[str, Any] = {"v": VERSION, "fact": kind.__name__}
-    for name, default, is_nested in _COLUMNS[kind]:
-        value = getattr(fact, name)
-        if is_nested:
-            if value:
-                entry[name] = [{slot: getattr(item, slot) for slot in item.__slots__} for item in value]
-        elif value is not default and (value or value != default):
+    read, columns = _FORMS[kind]
+    for (name, default), value in zip(columns, read(fact), strict=False):
+        if value is default or (not value and value == default):
+            continue
+        if name in _NESTED:
+            entry[name] = [{slot: getattr(item, slot) for slot in item.__slots__} for item in value]
+        else:
             entry[name] = value
     return entry
 

@@ -42,9 +42,8 @@ def fold(entries: Sequence[RawEntry], context: Mapping[str, Any]) -> RunState:
 
 
 def _frame(state: RunState, at: float, kind: str, **fields: Any) -> Frame:
-    frame = {"kind": kind, "turn": state.turn, "time": iso(at)}
-    frame.update((key, value) for key, value in fields.items() if value is not None)
-    return frame
+    frame = {"kind": kind, "turn": state.turn, "time": iso(at), **fields}
+    return frame if None not in fields.values() else {key: value for key, value in frame.items() if value is not None}
 
 
 def _step_entered(state: RunState, fact: StepEntered) -> Iterator[Frame]:

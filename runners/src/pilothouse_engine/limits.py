@@ -25,11 +25,22 @@ class Limits:
     pause_seconds: float
     on_pause_timeout: str
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether there is no budget at all."""
+        has_tokens = self.run_tokens is not None or self.visit_tokens is not None
+        return not has_tokens and self.run_cost is None and self.visit_cost is None
+
     def remaining(self, run: Account, visit: Account) -> Remaining:
         """Return what may still be spent: the tighter remainder of the run's and the visit's budgets binds."""
+        if self.is_unbounded:
+            return _UNBOUNDED
         tokens = _tighter((self.run_tokens, run.used), (self.visit_tokens, visit.used))
         cost = _tighter((self.run_cost, run.cost), (self.visit_cost, visit.cost))
         return Remaining(tokens[0], tokens[1], cost[0], cost[1])
+
+
+_UNBOUNDED = Remaining()
 
 
 def _tighter(*budgets: tuple[int | None, int]) -> tuple[int | None, int | None]:

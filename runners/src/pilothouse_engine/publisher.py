@@ -38,7 +38,7 @@ class Publisher:
         self._on_lost = on_lost
         self._alarm: Alarm | None = None
         self._task: asyncio.Task[None] | None = None
-        self._published_at = float("-inf")
+        self._next_at = float("-inf")
         self._retry = FIRST_RETRY_SECONDS
         self.failure: StoreFailure | None = None
         self.lost: StoreFailure | None = None
@@ -46,8 +46,11 @@ class Publisher:
 
     def mark(self, *, is_lazy: bool = False) -> None:
         """Publish soon; lazily where it can wait for the next turn."""
+        alarm = self._alarm
+        if alarm is not None and not alarm.is_cancelled and (is_lazy or alarm.when <= self._next_at):
+            return
         now = self._clock.monotonic()
-        due = max(now, self._published_at + self._interval)
+        due = max(now, self._next_at)
         if is_lazy:
             due += LAZY_INTERVALS * self._interval
         self._set_alarm(due - now)
@@ -100,7 +103,7 @@ class Publisher:
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        self._published_at = self._clock.monotonic()
+        self._next_at = self._clock.monotonic() + self._interval
         self.failure = await self._store.publish(snapshot)
         if self.failure is None:
             self.published = snapshot

@@ -7,7 +7,6 @@ from pilothouse_engine.executions import arguments_digest, call_id
 from pilothouse_engine.facts import AskedCall
 from pilothouse_engine.ports import Message, ModelRequest, RequestedCall
 from pilothouse_engine.state import RunState, Visit
-from pilothouse_engine.strict_json import JsonError, parse_json
 
 
 def build_request(state: RunState, action: CallModel) -> ModelRequest:
@@ -50,9 +49,5 @@ def asked_calls(turn: int, calls: tuple[RequestedCall, ...], declared: Container
 
 
 def _asked(turn: int, index: int, call: RequestedCall, is_declared: bool) -> AskedCall:
-    try:
-        parsed = parse_json(call.arguments) if call.arguments.strip() else {}
-    except JsonError:
-        parsed = None
-    digest = arguments_digest(call.arguments, parsed)
+    digest = arguments_digest(call.arguments)
     return AskedCall(call_id(turn, index, digest), call.provider_id, call.name, call.arguments, digest, is_declared)

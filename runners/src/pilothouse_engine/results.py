@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from pilothouse_engine.facts import CallCode
 
 HEAD_SHARE = 0.75
@@ -14,7 +16,10 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 def compact(value: Any) -> str:
     """Return a JSON value as compact text."""
-    return _COMPACT.encode(value)
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # half of a surrogate pair is no UTF-8, but JSON has a way to write it
+        return _COMPACT.encode(value)
 
 
 def error_content(code: CallCode, message: str) -> str:

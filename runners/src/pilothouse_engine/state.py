@@ -105,7 +105,6 @@ class Visit:
     identities: dict[str, int] = field(default_factory=dict)
     last_identity: str = ""
     streak: int = 0
-    longest_streak: int = 0
     results: dict[str, str] = field(default_factory=dict)
     batch_errors: set[tuple[str, str, str]] = field(default_factory=set)
     failing_batches: int = 0
@@ -230,10 +229,11 @@ class RunState:
 
     def apply(self, fact: Fact) -> None:
         """Add a fact."""
-        if self.park is None and not isinstance(fact, AttemptStarted):
+        if fact.at > self.last_at:
             # Parked time is not counted in any deadline, nor is the time between two attempts.
-            self.active_seconds += max(0.0, fact.at - self.last_at)
-        self.last_at = max(self.last_at, fact.at)
+            if self.park is None and not isinstance(fact, AttemptStarted):
+                self.active_seconds += fact.at - self.last_at
+            self.last_at = fact.at
         self.length += 1
         _APPLY[type(fact)](self, fact)
 
@@ -543,7 +543,6 @@ def _count(state: RunState, visit: Visit, call: Call) -> None:
     visit.identities[identity] = visit.identities.get(identity, 0) + 1
     visit.streak = visit.streak + 1 if identity == visit.last_identity else 1
     visit.last_identity = identity
-    visit.longest_streak = max(visit.longest_streak, visit.streak)
     state.identical_calls = max(state.identical_calls, visit.streak)
 
 

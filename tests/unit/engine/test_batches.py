@@ -40,7 +40,8 @@ async def results_per_call(run: Scenario) -> dict[str, int]:
 
 
 async def test_calls_have_ids_of_the_engine_and_keep_the_providers_for_the_provider() -> None:
-    run = scenario([calls(call("lookup", {"a": 1}, "x"), call("lookup", {"a": 2}, "y")), answer("resolved")])
+    step = agent_step(tools=[function_tool("lookup", effect="Idempotent")])
+    run = scenario([calls(call("lookup", {"a": 1}, "x"), call("lookup", {"a": 2}, "y")), answer("resolved")], step)
     await run.finish()
     started = await run.facts_of(CallStarted)
     assert [fact.id.rsplit("-", 1)[0] for fact in started] == ["t1-0", "t1-1"]
