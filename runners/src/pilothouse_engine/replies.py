@@ -41,7 +41,11 @@ def with_unique_ids(calls: Sequence[RequestedCall], request: ModelRequest) -> tu
 
     Some providers number every reply from zero: a repeated id would tie a result to the wrong call.
     """
-    taken = {call.provider_id for message in request.messages for call in message.calls}
+    if not calls:
+        return ()
+    is_given = any(call.provider_id for call in calls)
+    # Ids that are made here hold the turn: only given ones can have stood in the prompt before.
+    taken = {call.provider_id for message in request.messages for call in message.calls} if is_given else set()
     unique: list[RequestedCall] = []
     for index, call in enumerate(calls):
         provider_id = call.provider_id

@@ -21,7 +21,7 @@ class JsonError(Exception):
 def parse_json(text: str) -> Any:
     """Return the JSON value of a text; raises JsonError."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object_of)
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise JsonError(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
@@ -111,3 +111,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise JsonError(f"the key {printable(json.dumps(twice), 80)} stands twice in one object")
     return value
+
+
+# Made once: json.loads would make a decoder for each call, which takes as long as parsing what is usual here.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_object_of)
