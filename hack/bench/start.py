@@ -3,14 +3,15 @@
 
 The runner is whole: plan with its digest, File journal, status over TLS, an OpenAI-compatible model. Model and API
 server are two loopback servers of this process, which answer at once, so that what is measured is the runner. Starts
-alternate with `import litellm` (without its price table from the network) and with an empty Python. Exits with 1 when
-a target is missed.
+alternate with `import litellm` (without its price table from the network) and with an empty Python. CPU is the least of
+a whole process, a runner's one turn and end included. Exits with 1 when a target is missed.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import resource
 import ssl
 import statistics
 import subprocess
@@ -127,7 +128,7 @@ def write_pod(folder: Path, api_port: int, model_port: int) -> dict[str, str]:
         names.ENV_ATTEMPT: "1",
         names.ENV_PLAN_PATH: str(folder / "plan.json"),
         names.ENV_PLAN_DIGEST: text_digest(plan),
-        names.ENV_JOURNAL: "Memory",
+        names.ENV_JOURNAL: "File",
         names.ENV_SECRETS_PATH: str(folder / "secrets"),
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(api_port),
@@ -149,43 +150,59 @@ def make_certificate(folder: Path) -> ssl.SSLContext:
 # ---------------------------------------------------------------- starts
 
 
-async def start_runner(stubs: Stubs, environment: dict[str, str]) -> tuple[float, int]:
-    """Return the seconds to the first model request, and the modules that were loaded in all."""
+@dataclass(frozen=True)
+class Start:
+    """Seconds to what was waited for, and of processor time of the whole process."""
+
+    wall: float
+    cpu: float
+    modules: int = 0
+
+
+async def start_runner(stubs: Stubs, environment: dict[str, str]) -> Start:
+    """Return the start of a runner with a new journal; its wall time ends at the first model request."""
     stubs.begin()
     read_end, write_end = os.pipe()
-    started = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(Path(__file__).with_name("start_cell.py")),
-        env={**environment, "BENCH_REPORT_FD": str(write_end)},
-        pass_fds=[write_end],
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    os.close(write_end)
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), START_TIMEOUT_SECONDS)
-    except TimeoutError:
-        process.kill()
-        sys.exit(f"the runner did not end within {START_TIMEOUT_SECONDS} s")
+    with tempfile.TemporaryDirectory() as journal:
+        before, started = cpu_of_children(), time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(Path(__file__).with_name("start_cell.py")),
+            env={**environment, "BENCH_REPORT_FD": str(write_end), "BENCH_JOURNAL_PATH": journal},
+            pass_fds=[write_end],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        os.close(write_end)
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), START_TIMEOUT_SECONDS)
+        except TimeoutError:
+            process.kill()
+            sys.exit(f"the runner did not end within {START_TIMEOUT_SECONDS} s")
     with os.fdopen(read_end) as report:
         modules = report.read()
     if process.returncode != 0 or stubs.first_model_request is None:
         sys.exit(f"the runner failed with exit code {process.returncode}:\n{output.decode()[-3000:]}")
-    return stubs.first_model_request - started, int(modules)
+    return Start(stubs.first_model_request - started, cpu_of_children() - before, int(modules))
 
 
-async def start_python(code: str) -> float:
-    """Return the seconds that an own Python takes for a piece of code."""
+async def start_python(code: str) -> Start:
+    """Return the start of a Python of its own for a piece of code."""
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    started = time.perf_counter()
+    before, started = cpu_of_children(), time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, env=environment, stdout=asyncio.subprocess.DEVNULL
     )
     code_of_exit = await process.wait()
     if code_of_exit != 0:
         sys.exit(f"python -c {code!r} failed with exit code {code_of_exit}")
-    return time.perf_counter() - started
+    return Start(time.perf_counter() - started, cpu_of_children() - before)
+
+
+def cpu_of_children() -> float:
+    """Return the processor time of all processes that were started and have ended: they run one after another."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 async def measure(rounds: int) -> int:
@@ -196,30 +213,31 @@ async def measure(rounds: int) -> int:
         model = await asyncio.start_server(stubs.serve_model, "127.0.0.1", 0)
         environment = write_pod(folder, *(server.sockets[0].getsockname()[1] for server in (api, model)))
         async with api, model:
-            runner: list[tuple[float, int]] = []
-            litellm: list[float] = []
-            empty: list[float] = []
+            runner: list[Start] = []
+            litellm: list[Start] = []
+            empty: list[Start] = []
             for _ in range(rounds + 1):  # the first round compiles and fills the disk cache
                 runner.append(await start_runner(stubs, environment))
                 litellm.append(await start_python("import litellm"))
                 empty.append(await start_python("pass"))
-    return report([seconds for seconds, _ in runner[1:]], runner[-1][1], litellm[1:], empty[1:])
+    return report(runner[1:], litellm[1:], empty[1:])
 
 
-def report(runner: list[float], modules: int, litellm: list[float], empty: list[float]) -> int:
-    part = statistics.median(runner) / statistics.median(litellm)
-    print(f"{'milliseconds':<42}{'median':>9}{'fastest':>9}")
-    for what, seconds in (
+def report(runner: list[Start], litellm: list[Start], empty: list[Start]) -> int:
+    part = statistics.median(start.wall for start in runner) / statistics.median(start.wall for start in litellm)
+    print(f"{'milliseconds':<42}{'median':>9}{'fastest':>9}{'CPU':>9}")
+    for what, starts in (
         ("empty Python", empty),
         ("runner start to its first model request", runner),
         ("import litellm", litellm),
     ):
-        print(f"{what:<42}{statistics.median(seconds) * 1000:>9,.0f}{min(seconds) * 1000:>9,.0f}")
+        walls, cpu = [start.wall for start in starts], min(start.cpu for start in starts)
+        print(f"{what:<42}{statistics.median(walls) * 1000:>9,.0f}{min(walls) * 1000:>9,.0f}{cpu * 1000:>9,.0f}")
     print(f"\n{'Target':<42}{'measured':>9}{'at most':>9}")
     verdicts = []
     for what, measured, limit in (
         ("part of import litellm", part, MOST_OF_LITELLM),
-        ("modules loaded", modules, MOST_MODULES),
+        ("modules loaded", runner[-1].modules, MOST_MODULES),
     ):
         verdicts.append(measured <= limit)
         print(f"{what:<42}{measured:>9.4g}{limit:>9}  {'met' if verdicts[-1] else 'MISSED'}")

@@ -1,7 +1,7 @@
 """One start of a runner's process for `make bench-start`: what `python -m pilothouse_runner` does, outside of a pod.
 
-What differs: the token's folder, and that the number of loaded modules is told at the end (to the file descriptor
-that BENCH_REPORT_FD names).
+What differs: the folders of token and journal, and that the number of loaded modules is told at the end (to the file
+descriptor that BENCH_REPORT_FD names).
 """
 
 import os
@@ -10,11 +10,13 @@ import sys
 from pilothouse_api import names
 
 names.TOKEN_PATH = os.environ["BENCH_TOKEN_PATH"]
+names.JOURNAL_PATH = os.environ["BENCH_JOURNAL_PATH"]
 leave = os._exit
 
 
 def report_and_leave(code: int) -> None:
-    os.write(int(os.environ["BENCH_REPORT_FD"]), str(len(sys.modules)).encode())
+    loaded = sum(module is not None for module in sys.modules.values())  # None: declared absent, nothing is loaded
+    os.write(int(os.environ["BENCH_REPORT_FD"]), str(loaded).encode())
     leave(code)
 
 

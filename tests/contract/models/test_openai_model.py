@@ -1,4 +1,4 @@
-"""What the adapter over httpx promises beyond the contract that all models share."""
+"""What the adapter over httpcore promises beyond the contract that all models share."""
 
 import asyncio
 import json
@@ -164,7 +164,7 @@ async def test_plain_http_never_pays_for_certificates(monkeypatch: pytest.Monkey
     def refuse(*args: object, **kwargs: object) -> ssl.SSLContext:
         raise AssertionError("certificate authorities were read")
 
-    monkeypatch.setattr("httpx.create_ssl_context", refuse)
+    monkeypatch.setattr("ssl.create_default_context", refuse)
     with stub_server(Script(turns=[Entry(text="a")])) as server:
         assert isinstance(await call(server.url), ModelReply)
 
@@ -266,12 +266,13 @@ async def test_the_output_limit_goes_by_the_name_that_the_host_knows(host: str, 
     assert (body["model"], body[want]) == ("gpt-x", 7)
 
 
-async def test_choosing_an_adapter_loads_neither_httpx_nor_litellm() -> None:
+async def test_choosing_an_adapter_loads_neither_httpcore_nor_litellm() -> None:
     code = (
         "import sys, json; import pilothouse_runner.adapters.models; "
-        "print(json.dumps(sorted({'httpx', 'litellm', 'openai', 'ssl'} & set(sys.modules))))"
+        "print(json.dumps(sorted({'httpcore', 'httpx', 'litellm', 'openai', 'ssl'} & set(sys.modules))))"
     )
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
     loaded = json.loads(done.stdout)
+    assert "httpcore" not in loaded
     assert "httpx" not in loaded
     assert "litellm" not in loaded

@@ -190,7 +190,7 @@ async def _read(response: "httpx.Response", request: HttpRequest, attempt: _Atte
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     body = bytes(raw)
     if body and encoding != "identity":
-        decoded = _decode(body, encoding, request.max_bytes)
+        decoded = decode_body(body, encoding, request.max_bytes)
         if isinstance(decoded, str):
             return HttpFailure("Invalid", decoded, sent=attempt.sent)
         if len(decoded) > request.max_bytes:
@@ -199,7 +199,7 @@ async def _read(response: "httpx.Response", request: HttpRequest, attempt: _Atte
     return HttpResponse(response.status_code, tuple(response.headers.multi_items()), body)
 
 
-def _decode(body: bytes, encoding: str, max_bytes: int) -> bytes | str:
+def decode_body(body: bytes, encoding: str, max_bytes: int) -> bytes | str:
     """Return the decoded body, at most one byte more than is allowed, or why it cannot be decoded.
 
     Servers send gzip although none was asked for; a few kilobytes of it can unfold to gigabytes.

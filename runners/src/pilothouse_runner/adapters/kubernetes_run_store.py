@@ -13,13 +13,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-import httpx
+import httpcore
 from pydantic import ValidationError
 
-from pilothouse_api import names
+from pilothouse_api import __version__, names
 from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure
+from pilothouse_runner.adapters.connections import HTTP_ERRORS, Connections, Reply
 
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 """Most that is read of one answer or one watch event; etcd keeps no object over 1.5 MiB."""
@@ -34,6 +36,7 @@ FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 2.0
 
 _JSON_PATCH = "application/json-patch+json"
+_HEADERS = {"Accept": "application/json", "User-Agent": f"pilothouse-runner/{__version__}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class KubernetesRunStore:
         self._attempt = attempt
         self._name = name
         self._collection = f"/apis/{names.API_VERSION}/namespaces/{namespace}/agentruns"
-        self._http: httpx.AsyncClient | None = None
+        self._http: Connections | None = None
         self._publishing = asyncio.Lock()
         self._waiting: Snapshot | None = None
         self._published: StoreFailure | None = None
@@ -170,9 +173,7 @@ class KubernetesRunStore:
             return StoreFailure("Fenced", f"the run is at attempt {attempt}, this is attempt {self._attempt}")
         return None
 
-    async def _request(
-        self, method: str, path: str, deadline: float, patch: object = None
-    ) -> _Answer | StoreFailure:
+    async def _request(self, method: str, path: str, deadline: float, patch: object = None) -> _Answer | StoreFailure:
         """Send until there is an answer that another try would not change, or the deadline has passed."""
         ends = asyncio.get_running_loop().time() + deadline
         pause = FIRST_RETRY_SECONDS
@@ -194,8 +195,8 @@ class KubernetesRunStore:
                 return await _read_answer(reply)
         except TimeoutError:
             return self._unavailable(f"no answer within {REQUEST_TIMEOUT_SECONDS:g} s")
-        except (httpx.HTTPError, OSError, ValueError) as error:
-            if isinstance(error, httpx.ConnectError):
+        except (*HTTP_ERRORS, OSError, ValueError) as error:
+            if isinstance(error, httpcore.ConnectError):
                 # A new client reads the CA anew, in case it was renewed.
                 await self.aclose()
             return self._unavailable(f"{type(error).__name__}: {error}"[:300])
@@ -203,25 +204,27 @@ class KubernetesRunStore:
     async def _watch(self, timeout: float) -> bool:
         """Watch once; return whether the object may have changed. Forgets the version where the watch broke."""
         seconds = max(1, min(WATCH_SECONDS, int(timeout) + 1))
-        query = httpx.QueryParams(
-            watch="true",
-            fieldSelector=f"metadata.name={self._name}",
-            resourceVersion=self._version or "",
-            timeoutSeconds=str(seconds),
+        query = urlencode(
+            {
+                "watch": "true",
+                "fieldSelector": f"metadata.name={self._name}",
+                "resourceVersion": self._version or "",
+                "timeoutSeconds": seconds,
+            }
         )
         try:
             async with (
                 asyncio.timeout(seconds + REQUEST_TIMEOUT_SECONDS),
                 self._stream("GET", f"{self._collection}?{query}", {}, None) as reply,
             ):
-                if reply.status_code != 200:
+                if reply.status != 200:
                     self._version = None
                     return False
                 async for line in _bounded_lines(reply):
                     if self._is_change(json.loads(line)):
                         return True
                     self._broken_watches = 0
-        except (httpx.HTTPError, OSError, ValueError):
+        except (*HTTP_ERRORS, OSError, ValueError):
             self._version = None
         return False
 
@@ -242,17 +245,11 @@ class KubernetesRunStore:
     @asynccontextmanager
     async def _stream(
         self, method: str, path: str, headers: Mapping[str, str], content: bytes | None
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[Reply]:
         if self._http is None:
-            self._http = httpx.AsyncClient(
-                base_url=self._server.url,
-                verify=_ssl_context(self._server),
-                trust_env=False,
-                timeout=None,  # each request has a deadline around it
-                limits=httpx.Limits(max_connections=8, keepalive_expiry=60),
-            )
-        sent = {**headers, **self._authorization()}
-        async with self._http.stream(method, path, headers=sent, content=content) as reply:
+            self._http = Connections(max_connections=8, keepalive_seconds=60, ssl_context=_ssl_context(self._server))
+        sent = {**_HEADERS, **headers, **self._authorization()}
+        async with self._http.stream(method, f"{self._server.url}{path}", sent, content) as reply:
             yield reply
 
     def _authorization(self) -> dict[str, str]:
@@ -264,23 +261,23 @@ class KubernetesRunStore:
         return StoreFailure("Unavailable", f"the API server at {self._server.url} does not answer: {why}")
 
 
-def _ssl_context(server: ApiServer) -> ssl.SSLContext | bool:
+def _ssl_context(server: ApiServer) -> ssl.SSLContext | None:
     if not server.url.startswith("https:"):
-        return False
+        return None
     return ssl.create_default_context(cafile=str(server.ca_path) if server.ca_path else None)
 
 
-async def _read_answer(reply: httpx.Response) -> _Answer:
+async def _read_answer(reply: Reply) -> _Answer:
     pieces: list[bytes] = []
     size = 0
-    async for piece in reply.aiter_bytes():
+    async for piece in reply.pieces:
         size += len(piece)
         if size > MAX_RESPONSE_BYTES:
             raise ValueError(f"an answer of more than {MAX_RESPONSE_BYTES} bytes")
         pieces.append(piece)
-    body = _json_object(b"".join(pieces)) if reply.status_code < 300 else _error_body(b"".join(pieces))
-    retry_after = reply.headers.get("Retry-After", "")
-    return _Answer(reply.status_code, body, float(retry_after) if retry_after.isdigit() else None)
+    body = _json_object(b"".join(pieces)) if reply.status < 300 else _error_body(b"".join(pieces))
+    retry_after = reply.headers.get("retry-after", "")
+    return _Answer(reply.status, body, float(retry_after) if retry_after.isdigit() else None)
 
 
 def _json_object(data: bytes) -> Mapping[str, Any]:
@@ -297,9 +294,9 @@ def _error_body(data: bytes) -> Mapping[str, Any]:
         return {"message": data[:200].decode(errors="replace")}
 
 
-async def _bounded_lines(reply: httpx.Response) -> AsyncIterator[bytes]:
+async def _bounded_lines(reply: Reply) -> AsyncIterator[bytes]:
     rest = b""
-    async for piece in reply.aiter_bytes():
+    async for piece in reply.pieces:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             if line.strip():

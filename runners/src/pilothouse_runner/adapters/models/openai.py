@@ -1,20 +1,27 @@
-"""Calls OpenAI-compatible endpoints over httpx: the fast path, without a provider's library."""
+"""Calls OpenAI-compatible endpoints over httpcore: the fast path, without a provider's library."""
 
 import asyncio
 import ipaddress
 import json
 import os
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-import httpx
+import httpcore
 
 from pilothouse_api import __version__
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, Secrets, SecretUnavailable
+from pilothouse_runner.adapters.connections import (
+    HTTP_ERRORS,
+    Connections,
+    environment_proxy,
+    open_proxy,
+    trusted_authorities,
+)
 from pilothouse_runner.adapters.models import price_table
 from pilothouse_runner.adapters.models.chat import encode_messages, encode_tools, parse_reply, stated_failure
 from pilothouse_runner.adapters.models.failures import Problem, retry_after, stated_problem
@@ -27,6 +34,8 @@ MAX_REPLY_BYTES = 8 * 1024 * 1024
 KEEPALIVE_SECONDS = 30.0
 
 _HEADER_SAFE = re.compile(r"[!-~]+")
+_HOST_UNSAFE = re.compile(r"[^\w.:%-]")
+_URL_SAFE = "/%:@!$&'()*+,;=~?"
 _TITLE = re.compile(r"<title[^>]*>([^<]{0,200})", re.I)
 
 
@@ -34,7 +43,7 @@ _TITLE = re.compile(r"<title[^>]*>([^<]{0,200})", re.I)
 class _Prepared:
     """One HTTP request, ready to be sent."""
 
-    url: httpx.URL
+    url: str
     headers: dict[str, str]
     body: bytes
     redaction: Redaction
@@ -53,6 +62,10 @@ class _Unusable(Exception):
     """What the environment says about proxies or certificates cannot be used."""
 
 
+class _Undecodable(Exception):
+    """The body is encoded in a way that was not asked for, or not as it says."""
+
+
 class OpenAIModel:
     """Port `Model` for `openai/<name>`, with or without `apiBase`.
 
@@ -64,14 +77,14 @@ class OpenAIModel:
         self._secrets = secrets
         self._environ = environ
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._clients: dict[tuple[bool, bool], httpx.AsyncClient] = {}
+        self._pools: dict[tuple[bool, str | None], Connections] = {}
 
     async def call(self, request: ModelRequest) -> ModelReply | ModelFailure:
         """Make one attempt, without streaming; ends within the endpoint's `timeoutSeconds`."""
         prepared = self._prepare(request)
         if isinstance(prepared, ModelFailure):
             return prepared
-        host = prepared.url.netloc.decode("ascii")
+        host = urlsplit(prepared.url).netloc
         seconds = request.endpoint.timeout_seconds
         try:
             async with asyncio.timeout(seconds) as deadline:
@@ -83,7 +96,9 @@ class OpenAIModel:
             return ModelFailure("Timeout", shortened(message), sent=True)
         except _Unusable as error:
             return ModelFailure("InvalidRequest", shortened(prepared.redaction.excerpt(str(error))))
-        except httpx.HTTPError as error:
+        except _Undecodable as error:
+            return ModelFailure("Garbage", shortened(f"{host}: {error}"), sent=True)
+        except HTTP_ERRORS as error:
             return _transport_failure(error, host, prepared.redaction)
         return read_answer(answer, host, request, prepared.redaction)
 
@@ -98,9 +113,9 @@ class OpenAIModel:
     async def aclose(self) -> None:
         """Close the connections."""
         if self._loop is asyncio.get_running_loop():
-            for client in self._clients.values():
-                await client.aclose()
-        self._clients = {}
+            for pool in self._pools.values():
+                await pool.aclose()
+        self._pools = {}
 
     def _prepare(self, request: ModelRequest) -> _Prepared | ModelFailure:
         endpoint = request.endpoint
@@ -113,13 +128,12 @@ class OpenAIModel:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
-            "accept-encoding": "identity",  # what is read is what is counted
             "user-agent": f"pilothouse/{__version__}",
         }
         if key:
             headers["authorization"] = f"Bearer {key}"
         try:
-            body = json.dumps(encode_body(request, url.host), ensure_ascii=False, allow_nan=False)
+            body = json.dumps(encode_body(request, urlsplit(url).hostname or ""), ensure_ascii=False, allow_nan=False)
         except ValueError:
             return ModelFailure("InvalidRequest", "the parameters of a tool hold a number that JSON cannot express")
         return _Prepared(url, headers, body.encode("utf-8", "replace"), Redaction(key, request))
@@ -145,65 +159,92 @@ class OpenAIModel:
         return key
 
     async def _send(self, prepared: _Prepared) -> _Answer:
-        client = self._client(prepared.url)
-        request = client.build_request("POST", prepared.url, headers=prepared.headers, content=prepared.body)
-        response = await client.send(request, stream=True)
-        try:
-            chunks: list[bytes] = []
-            size = 0
-            async for chunk in response.aiter_bytes():
+        pool = self._pool(prepared.url)
+        chunks: list[bytes] = []
+        size = 0
+        async with pool.stream("POST", prepared.url, prepared.headers, prepared.body) as reply:
+            async for chunk in reply.pieces:
                 size += len(chunk)
                 if size > MAX_REPLY_BYTES:
-                    return _Answer(response.status_code, response.headers, None)
+                    return _Answer(reply.status, reply.headers, None)
                 chunks.append(chunk)
-            return _Answer(response.status_code, response.headers, b"".join(chunks))
-        finally:
-            await response.aclose()
+        return _Answer(reply.status, reply.headers, _decoded(b"".join(chunks), reply.headers))
 
-    def _client(self, url: httpx.URL) -> httpx.AsyncClient:
+    def _pool(self, url: str) -> Connections:
         """Return the pool for this kind of address; a pool belongs to the loop that it was opened in."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._clients = loop, {}
-        is_direct, is_tls = _is_loopback(url.host), url.scheme == "https"
-        client = self._clients.get((is_direct, is_tls))
-        if client is None:
-            client = _open_client(is_direct=is_direct, is_tls=is_tls)
-            self._clients[is_direct, is_tls] = client
-        return client
+            self._loop, self._pools = loop, {}
+        parts = urlsplit(url)
+        is_tls, proxy = parts.scheme == "https", None if _is_loopback(parts.hostname or "") else environment_proxy(url)
+        pool = self._pools.get((is_tls, proxy))
+        if pool is None:
+            pool = self._pools[is_tls, proxy] = _open_pool(is_tls=is_tls, proxy=proxy)
+        return pool
 
 
-def _open_client(*, is_direct: bool, is_tls: bool) -> httpx.AsyncClient:
+def _open_pool(*, is_tls: bool, proxy: str | None) -> Connections:
     try:
-        # Reading the certificate authorities costs up to half a second: not for plain HTTP. A context without any
-        # trusts nobody, so a proxy on the way cannot turn this into unverified TLS.
-        verify = httpx.create_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return httpx.AsyncClient(
-            verify=verify,
-            timeout=None,  # one deadline covers all of the call
-            follow_redirects=False,
-            trust_env=not is_direct,
-            limits=httpx.Limits(max_connections=64, keepalive_expiry=KEEPALIVE_SECONDS),
+        return Connections(
+            max_connections=64,
+            keepalive_seconds=KEEPALIVE_SECONDS,
+            # Reading the certificate authorities costs up to half a second: not for plain HTTP.
+            ssl_context=trusted_authorities() if is_tls else None,
+            proxy=open_proxy(proxy) if proxy else None,
         )
-    except (OSError, ImportError, ValueError, httpx.InvalidURL) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise _Unusable(f"HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or SSL_CERT_FILE cannot be used: {error}") from error
 
 
-def chat_url(base: str) -> httpx.URL | ModelFailure:
+def _decoded(body: bytes, headers: Mapping[str, str]) -> bytes | None:
+    """Return the body as JSON is read from it, None when it is too large then; raises _Undecodable."""
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if not body or encoding == "identity":
+        return body
+    from pilothouse_runner.adapters.http import decode_body  # some send gzip although identity was asked for
+
+    decoded = decode_body(body, encoding, MAX_REPLY_BYTES)
+    if isinstance(decoded, str):
+        raise _Undecodable(decoded)
+    return decoded if len(decoded) <= MAX_REPLY_BYTES else None
+
+
+def chat_url(base: str) -> str | ModelFailure:
     """Return the address that chat completions are posted to, or why `base` has none."""
     try:
-        url = httpx.URL(base)
-        host, port = url.host, url.port or 0  # a name that is no name is found when it is decoded
-    except (httpx.InvalidURL, ValueError):
+        parts = urlsplit(base)
+        host = _ascii_host(parts.hostname or "")
+    except ValueError:
         return ModelFailure("InvalidRequest", "model.apiBase is no URL")
-    if port > 65535:
-        return ModelFailure("InvalidRequest", f"model.apiBase names port {port}; 65535 is the highest")
-    if url.scheme not in ("http", "https") or not host:
+    try:
+        port = parts.port
+    except ValueError:
+        return ModelFailure("InvalidRequest", "model.apiBase names a port that is not between 0 and 65535")
+    if not base.isprintable():
+        return ModelFailure("InvalidRequest", "model.apiBase holds control characters")
+    if parts.scheme not in ("http", "https") or not host:
         return ModelFailure("InvalidRequest", "model.apiBase must begin with http:// or https:// and name a host")
-    if url.userinfo:
+    if "@" in parts.netloc:
         return ModelFailure("InvalidRequest", "model.apiBase carries a password; use model.apiKeySecretRef")
-    path = url.path.rstrip("/").removesuffix("/chat/completions")
-    return url.copy_with(path=f"{path}/chat/completions", fragment=None)
+    host = f"[{host}]" if ":" in host else host
+    path = parts.path.rstrip("/").removesuffix("/chat/completions")
+    return parts._replace(
+        netloc=host if port is None else f"{host}:{port}",
+        path=quote(f"{path}/chat/completions", safe=_URL_SAFE),
+        query=quote(parts.query, safe=_URL_SAFE),
+        fragment="",
+    ).geturl()
+
+
+def _ascii_host(host: str) -> str:
+    """Return a host as it is looked up; raises ValueError."""
+    if host.isascii() and "xn--" not in host:
+        if _HOST_UNSAFE.search(host):
+            raise ValueError("a host has other characters")
+        return host
+    import idna
+
+    return idna.encode(host, uts46=True).decode("ascii")
 
 
 def encode_body(request: ModelRequest, host: str) -> dict[str, Any]:
@@ -266,13 +307,13 @@ def _page_title(answer: _Answer) -> str:
     return found.group(1) if found else ""
 
 
-def _transport_failure(error: httpx.HTTPError, host: str, redaction: Redaction) -> ModelFailure:
+def _transport_failure(error: Exception, host: str, redaction: Redaction) -> ModelFailure:
     said = redaction.excerpt(str(error)) or type(error).__name__
-    if isinstance(error, httpx.DecodingError):
-        return ModelFailure("Garbage", shortened(f"{host}: {said}"), sent=True)
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+    if isinstance(error, httpcore.UnsupportedProtocol | httpcore.LocalProtocolError):
         return ModelFailure("InvalidRequest", shortened(f"{host}: {said}; see model.apiBase"))
-    is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.WriteError)
+    is_unsent = isinstance(
+        error, httpcore.ConnectError | httpcore.ConnectTimeout | httpcore.PoolTimeout | httpcore.WriteError
+    )
     return ModelFailure("Connection", shortened(f"{host}: {said}"), sent=not is_unsent)
 
 
