@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import urllib3
-from contract_world import OPERATOR_NAMESPACE, World
-from kube_callers import Caller, must
 
+from integration.crds.contract_world import OPERATOR_NAMESPACE, World
+from integration.crds.kube_callers import Caller, must
 from support.cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[3]

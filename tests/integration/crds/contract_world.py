@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kube_callers import Caller, must
+from integration.crds.kube_callers import Caller, must
 
 OPERATOR_NAMESPACE = "pilothouse-system"
 OPERATOR = "pilothouse-operator"

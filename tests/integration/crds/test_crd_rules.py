@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract_world import World
-from kube_callers import Answer, must
-from rule_cases import CASES, RuleCase
 
+from integration.crds.contract_world import World
+from integration.crds.kube_callers import Answer, must
+from integration.crds.rule_cases import CASES, RuleCase
 from pilothouse_api.v1alpha1 import KINDS
 from pilothouse_api.v1alpha1.base import Model
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from contract_world import OPERATOR, OPERATOR_NAMESPACE, World
-from kube_callers import Answer, Caller, must
+
+from integration.crds.contract_world import OPERATOR, OPERATOR_NAMESPACE, World
+from integration.crds.kube_callers import Answer, Caller, must
 
 POLICIES = Path(__file__).resolve().parents[3] / "crds" / "policies"
 

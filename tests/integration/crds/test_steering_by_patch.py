@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from contract_world import World
-from kube_callers import Answer, must
+
+from integration.crds.contract_world import World
+from integration.crds.kube_callers import Answer, must
 
 RUN_AGAIN: list[Any] = [
     {"mode": "Run"},

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from contract_world import World
-from kube_callers import must
-from largest_objects import LARGEST
 
+from integration.crds.contract_world import World
+from integration.crds.kube_callers import must
+from integration.crds.largest_objects import LARGEST
 from pilothouse_api.v1alpha1 import parse_object
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "crds"

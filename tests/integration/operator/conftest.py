@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from stage import Stage, make_namespace, prepare_cluster
 
+from integration.operator.stage import Stage, make_namespace, prepare_cluster
 from pilothouse_operator.adapters.connection import Connection, find_credentials
 from pilothouse_operator.adapters.kubernetes import KubernetesClient
 from support.cluster import LocalCluster

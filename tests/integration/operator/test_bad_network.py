@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import yaml
-from fault_proxy import Fault, FaultProxy, fault_proxy, watches, writes
-from stage import OperatorProcess, Stage, eventually, stays
 
+from integration.operator.fault_proxy import Fault, FaultProxy, fault_proxy, watches, writes
+from integration.operator.stage import OperatorProcess, Stage, eventually, stays
 from pilothouse_operator.adapters.connection import find_credentials
 
 pytest_plugins = ["support.cluster"]

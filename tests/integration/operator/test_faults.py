@@ -8,8 +8,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from stage import Stage, answered, condition, eventually, park, stays
 
+from integration.operator.stage import Stage, answered, condition, eventually, park, stays
 from pilothouse_api import names
 from pilothouse_operator.adapters.kubernetes import (
     AGENTRUNS,

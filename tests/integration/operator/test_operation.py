@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stage import Stage, eventually
 
+from integration.operator.stage import Stage, eventually
 from pilothouse_operator.adapters.kubernetes import Resource
 
 pytest_plugins = ["support.cluster"]

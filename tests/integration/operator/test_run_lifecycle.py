@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stage import Stage, answered, condition, eventually, park, stays
 
+from integration.operator.stage import Stage, answered, condition, eventually, park, stays
 from pilothouse_api import names
 from pilothouse_operator.adapters.kubernetes import AGENTRUNS, CONFIGMAPS, PODS, Invalid, NotFound
 

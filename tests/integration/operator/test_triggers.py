@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from stage import Stage, condition, eventually
 
+from integration.operator.stage import Stage, condition, eventually
 from pilothouse_api import names
 from pilothouse_operator.adapters.kubernetes import AGENTRUNS, AGENTS, SUPERVISORS, WORKFLOWS, Raw
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from run_views import NOW, condition
 
 from pilothouse_api.v1alpha1.agentrun import AgentRunStatus
 from pilothouse_operator.events import EventDraft, build_event, plan_events
+from unit.operator.run_views import NOW, condition
 
 STARTED = {"phase": "Running", "attempt": 1, "conditions": [condition("Started")]}
 PAUSED = {**STARTED, "phase": "Paused", "run": {"turn": 3}}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from run_views import NOW
-
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import Workflow
 from pilothouse_control.judgement import ConditionDraft, Judgement
@@ -13,6 +11,7 @@ from pilothouse_control.triggers import TriggerDecision
 from pilothouse_operator.cache import Key
 from pilothouse_operator.finished import FinishedRuns, read_finished
 from pilothouse_operator.reconcile.workflows import render_workflow_status
+from unit.operator.run_views import NOW
 
 FLOW = Key("Workflow", "ns", "flow")
 

@@ -6,7 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from run_views import (
+
+from pilothouse_api import names
+from pilothouse_operator.cache import Cache, Key
+from pilothouse_operator.looks import TICK, next_look
+from pilothouse_operator.routing import route
+from pilothouse_operator.situation import Obstacle, RunView, Seen, classify
+from unit.operator.run_views import (
     DURABLE,
     NOW,
     ago,
@@ -20,12 +26,6 @@ from run_views import (
     text,
     view,
 )
-
-from pilothouse_api import names
-from pilothouse_operator.cache import Cache, Key
-from pilothouse_operator.looks import TICK, next_look
-from pilothouse_operator.routing import route
-from pilothouse_operator.situation import Obstacle, RunView, Seen, classify
 
 PULLING = containers({"waiting": {"reason": "ErrImagePull"}})
 SETTLES = [condition("Settling", since=ago(20))]

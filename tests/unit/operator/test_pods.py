@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from run_views import NOW, ago, containers, ended_pod, pending_pod, raw_pod, running_pod, text
 
 from pilothouse_operator.pods import read_pod
+from unit.operator.run_views import NOW, ago, containers, ended_pod, pending_pod, raw_pod, running_pod, text
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "more urgent"}
 EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}

@@ -6,22 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from run_views import (
-    DURABLE,
-    NOW,
-    ago,
-    an_exit,
-    attempt_status,
-    condition,
-    containers,
-    ended_pod,
-    parked,
-    pending_pod,
-    raw_pod,
-    running_pod,
-    text,
-    view,
-)
 
 from pilothouse_api.v1alpha1.agentrun import Attempts
 from pilothouse_operator.attempts import AttemptPlan, BeginAttempt, MakePod, RemovePod, Stay, plan_attempt
@@ -40,6 +24,22 @@ from pilothouse_operator.situation import (
     Starting,
     Terms,
     classify,
+)
+from unit.operator.run_views import (
+    DURABLE,
+    NOW,
+    ago,
+    an_exit,
+    attempt_status,
+    condition,
+    containers,
+    ended_pod,
+    parked,
+    pending_pod,
+    raw_pod,
+    running_pod,
+    text,
+    view,
 )
 
 MISSING = Obstacle("WorkflowNotFound", "there is no Workflow flow", True, ago(10))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from run_views import (
+
+from pilothouse_api.v1alpha1.agentrun import AgentRunStatus
+from pilothouse_operator.attempts import plan_attempt
+from pilothouse_operator.pods import read_pod
+from pilothouse_operator.situation import Obstacle, RunView, Seen, classify
+from pilothouse_operator.status import bounded_result, operator_part, pending_directives, render_status
+from unit.operator.run_views import (
     DURABLE,
     NOW,
     ago,
@@ -21,12 +27,6 @@ from run_views import (
     text,
     view,
 )
-
-from pilothouse_api.v1alpha1.agentrun import AgentRunStatus
-from pilothouse_operator.attempts import plan_attempt
-from pilothouse_operator.pods import read_pod
-from pilothouse_operator.situation import Obstacle, RunView, Seen, classify
-from pilothouse_operator.status import bounded_result, operator_part, pending_directives, render_status
 
 
 def render(given: RunView) -> dict[str, Any]:
