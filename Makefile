@@ -68,7 +68,8 @@ images: .venv/.tools ## Build the operator and runner images
 test: lint verify test-unit test-integration test-e2e ## Everything, real pods included
 
 .PHONY: test-fast
-test-fast: lint verify test-unit ## What needs no cluster
+test-fast: lint verify ## What needs no cluster and no patience
+	@$(PYTEST) tests/unit tests/contract -n 2 --dist loadfile -m "not slow"
 
 .PHONY: lint
 lint: .venv/.dev ## ruff, mypy, import contracts

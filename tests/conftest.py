@@ -1,8 +1,16 @@
 """Fixtures for all levels: one event loop library, real clusters."""
 
+import os
+
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["support.cluster"]
+
+# The same examples each time, so that a change is judged and not luck; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("repeat", derandomize=True)
+settings.register_profile("explore", max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from support.mcp_servers.http_servers import sdk_http_server, serving
 from support.mcp_servers.raw_http import Exchange, RawServer, hang, raw_http_server
 from support.mcp_servers.sdk_server import tool
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SECRET_HEADER = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "gh", "key": "token"}}}
 MIB = 1_048_576

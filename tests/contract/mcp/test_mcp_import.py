@@ -3,6 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
 PROBE = """
 import sys
 import pilothouse_runner.assembly, pilothouse_runner.process, pilothouse_runner.adapters.mcp

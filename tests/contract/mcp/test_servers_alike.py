@@ -16,6 +16,9 @@ from support.mcp_servers import sdk_server
 from support.mcp_servers.clients import MakeClient
 from support.mcp_servers.http_servers import sdk_http_server
 
+pytestmark = pytest.mark.slow
+
+
 MIB = 1_048_576
 
 

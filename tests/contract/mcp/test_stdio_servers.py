@@ -18,7 +18,7 @@ from pilothouse_runner.adapters.mcp import SdkMcp
 from support.mcp_servers import raw_stdio
 from support.mcp_servers.clients import MakeClient, is_alive, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MIB = 1_048_576
 

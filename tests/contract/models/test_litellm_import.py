@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_importing_litellm_reaches_for_nothing() -> None:
     """No price list from the internet, no .env file, no chatter."""

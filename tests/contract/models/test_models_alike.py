@@ -6,7 +6,10 @@ import pytest
 
 from pilothouse_engine.ports import RETRIED_FAILURES, FailureKind, ModelFailure, ModelReply, Usage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("name", ["scripted", "openai", "litellm"])]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("name", ["scripted", "openai", pytest.param("litellm", marks=pytest.mark.slow)]),
+]
 
 
 async def test_text_and_usage_come_as_the_model_said_them(name: str, make_adapter: Any) -> None:

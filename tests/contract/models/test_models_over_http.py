@@ -22,7 +22,10 @@ from pilothouse_engine.ports import (
 )
 from pilothouse_engine.scripted import Entry, Raw, Script
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("name", ["openai", "litellm"])]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("name", ["openai", pytest.param("litellm", marks=pytest.mark.slow)]),
+]
 
 JSON = {"content-type": "application/json"}
 

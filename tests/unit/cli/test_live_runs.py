@@ -8,7 +8,12 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from support.terminal import Terminal, finish, read_until, workflow_manifest
+
+pytestmark = pytest.mark.slow
+
 
 LONG = workflow_manifest(40, delay=0.15)
 

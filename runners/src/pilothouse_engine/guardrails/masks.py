@@ -24,6 +24,7 @@ LONGEST_SHOWN = 200
 """Longest string that `mask_value` shows (api.md, what is masked)."""
 
 _LONGEST_READ = 16_384
+_MOST_PASSES = 8
 
 DETECTORS: Mapping[Entity, Detector] = {
     "Email": find_emails,
@@ -49,7 +50,21 @@ class Masked:
 
 
 def find_and_mask(text: str, detectors: Iterable[Detector]) -> Masked:
-    """Return the text with everything masked that the detectors find."""
+    """Return the text with everything masked that the detectors find.
+
+    What is found is looked at again: a value that was glued to another one can stand free once that one is masked.
+    """
+    detectors, counts = tuple(detectors), Counter[str]()
+    for _ in range(_MOST_PASSES):
+        masked = _mask_once(text, detectors)
+        if not masked.counts:
+            break
+        text = masked.text
+        counts.update(masked.counts)
+    return Masked(text, counts)
+
+
+def _mask_once(text: str, detectors: tuple[Detector, ...]) -> Masked:
     view = View(text)
     findings = _merged(sorted((f for find in detectors for f in find(view)), key=lambda f: (f.start, -f.end)))
     if not findings:

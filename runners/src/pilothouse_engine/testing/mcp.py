@@ -61,9 +61,7 @@ class InProcessMcp:
         if served is None:
             return McpFailure("Connection", f"MCP server {server.name} is not registered")
         if tool not in served:
-            return McpFailure(
-                "JsonRpc", "it answered with JSON-RPC error -32602", detail=f"Unknown tool: {tool}"
-            )
+            return McpFailure("JsonRpc", "it answered with JSON-RPC error -32602", detail=f"Unknown tool: {tool}")
         given = served[tool](dict(arguments))
         result = await given if inspect.isawaitable(given) else given
         return McpResult(result) if isinstance(result, str) else result

@@ -113,6 +113,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", [pytest.param(piece * (SIZE // len(piece)), id=name) for name, piece in HOSTILE.items()]
 )

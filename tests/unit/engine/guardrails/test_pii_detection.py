@@ -140,6 +140,7 @@ TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=8), st.text(alphabet="012345
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
 @example("+49 30 901820 0049 30 901820")
+@example("(030) 90 18 20 15jane.doe@example.com")
 def test_masking_what_is_masked_changes_nothing(text: str) -> None:
     once = mask_pii(text)
     assert mask_pii(once) == once
