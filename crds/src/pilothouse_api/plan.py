@@ -60,6 +60,15 @@ class RunIdentity(Model):
     """Labels of the run."""
 
 
+class LiveCeilings(Model):
+    """The platform's upper bounds of what `spec.limits` may relax on a live run; totals are bound by the workflow's."""
+
+    tool_timeout_seconds: int | None = None
+    """Longest deadline of one tool call."""
+    pause_seconds: int | None = None
+    """Longest time that a paused run keeps its pod."""
+
+
 class Plan(Model):
     """Everything that a run executes."""
 
@@ -83,6 +92,8 @@ class Plan(Model):
     """Attempts that may crash."""
     secrets: list[str] = []
     """`name/key` of the Secrets that the runner may read, sorted."""
+    ceilings: LiveCeilings = LiveCeilings()
+    """Bounds of limits that are changed on the live run."""
     session: str | None = None
     """The conversation."""
     pod: JsonObject = {}

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from pilothouse_api import names
 from pilothouse_api.digests import digest
-from pilothouse_api.plan import Origin, Plan, PlannedAgent, PlannedText, RunIdentity
+from pilothouse_api.plan import LiveCeilings, Origin, Plan, PlannedAgent, PlannedText, RunIdentity
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
 from pilothouse_api.v1alpha1.agent import AgentLimits, AgentSpec
 from pilothouse_api.v1alpha1.agentrun import Overrides
@@ -83,6 +83,7 @@ def _resolve(run: AgentRun, known: References) -> Plan:
         active_deadline_seconds=overrides.active_deadline_seconds or template.active_deadline_seconds,
         max_attempts=overrides.max_attempts or template.max_attempts,
         secrets=_secrets_of(specs.values()),
+        ceilings=LiveCeilings(tool_timeout_seconds=ceilings.tool_timeout_seconds, pause_seconds=ceilings.pause_seconds),
         session=run.spec.session,
         pod=_pod_of(spec, overrides, known.platform),
     )

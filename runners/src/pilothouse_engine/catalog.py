@@ -129,7 +129,7 @@ class Catalog:
             return known[2]
         step = self.steps.get(step_id) if step_id else None
         own = self.plan.agent_of(step).limits if step is not None and step.kind == "Agent" else None
-        limits = effective_limits(own, self.plan.spec.limits, changed, is_durable=self.is_durable)
+        limits = effective_limits(own, self.plan.spec.limits, changed, self.plan.ceilings, is_durable=self.is_durable)
         self._limits = (step_id, changed, limits)
         return limits
 

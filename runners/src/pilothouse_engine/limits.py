@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pilothouse_api.plan import LiveCeilings
 from pilothouse_api.v1alpha1.agent import AgentLimits
 from pilothouse_api.v1alpha1.agentrun import RunLimits
 from pilothouse_api.v1alpha1.workflow import RunTotals
@@ -49,9 +50,14 @@ def _tighter(*budgets: tuple[int | None, int]) -> tuple[int | None, int | None]:
 
 
 def effective_limits(
-    agent: AgentLimits | None, totals: RunTotals, changed: RunLimits | None, *, is_durable: bool
+    agent: AgentLimits | None,
+    totals: RunTotals,
+    changed: RunLimits | None,
+    ceilings: LiveCeilings,
+    *,
+    is_durable: bool,
 ) -> Limits:
-    """Combine limits: totals bind by their tighter one, everything else is what was changed last."""
+    """Combine limits: totals bind by their tighter one, all else is what was changed last, up to the ceilings."""
     own, new = agent or AgentLimits(), changed or RunLimits()
     on_timeout = new.on_pause_timeout or own.on_pause_timeout or ("Release" if is_durable else "Abort")
     return Limits(
@@ -63,11 +69,17 @@ def effective_limits(
         max_tool_calls=own.max_tool_calls,
         run_tool_calls=_least(totals.max_tool_calls, new.max_tool_calls),
         max_parallel_tool_calls=new.max_parallel_tool_calls or own.max_parallel_tool_calls,
-        tool_timeout=float(new.tool_timeout_seconds or own.tool_timeout_seconds),
+        tool_timeout=_at_most(new.tool_timeout_seconds or own.tool_timeout_seconds, ceilings.tool_timeout_seconds),
         max_tool_result_chars=new.max_tool_result_chars or own.max_tool_result_chars,
-        pause_seconds=float(own.pause_seconds if new.pause_seconds is None else new.pause_seconds),
+        pause_seconds=_at_most(
+            own.pause_seconds if new.pause_seconds is None else new.pause_seconds, ceilings.pause_seconds
+        ),
         on_pause_timeout=on_timeout,
     )
+
+
+def _at_most(seconds: int, ceiling: int | None) -> float:
+    return float(seconds if ceiling is None else min(seconds, ceiling))
 
 
 def _least(*limits: int | None) -> int | None:
