@@ -6,7 +6,6 @@ from pilothouse_api.v1alpha1.agentrun import RunLimits
 from pilothouse_api.v1alpha1.workflow import RunTotals
 from pilothouse_engine.limits import Limits, effective_limits
 
-
 NO_CEILINGS = LiveCeilings()
 
 
