@@ -8,6 +8,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import Usage
+from pilothouse_engine.values import value
 
 NANO = 1_000_000_000
 MILLION = 1_000_000
@@ -32,7 +33,7 @@ class Price:
         return -(-(input_tokens * self.input + output_tokens * self.output) // MILLION)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hold:
     """What is reserved for one attempt of a call; `cost` is None where no price is known."""
 
@@ -41,14 +42,14 @@ class Hold:
     cost: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DoesNotFit:
     """Why a hold cannot be taken, for people."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Charge:
     """What a call took. `counted`: the provider gave both counts."""
 
@@ -58,7 +59,7 @@ class Charge:
     counted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Remaining:
     """What may still be spent, by the tightest budget; None where there is none. `used` and `budget` are its own."""
 

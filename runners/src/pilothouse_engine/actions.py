@@ -9,23 +9,24 @@ from pilothouse_engine.facts import CallStarted, Facts, ModelStarted
 from pilothouse_engine.ports import Directives, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.steps.contract import StepCall
+from pilothouse_engine.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Commit:
     """Journal these facts; they follow from what is known."""
 
     facts: Facts
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReadControl:
     """Read the directives, after so many seconds."""
 
     after: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CallModel:
     """Journal the start, make one attempt of a model call, journal what came of it.
 
@@ -40,7 +41,7 @@ class CallModel:
     timeout: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReadSlice:
     """The work of read_tool_result: known at once."""
 
@@ -48,7 +49,7 @@ class ReadSlice:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Execution:
     """One call to run: its start, its work, and what to do with what comes of it."""
 
@@ -62,33 +63,33 @@ class Execution:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Execute:
     """Journal the starts, run the calls at once, journal their results in this order."""
 
     executions: tuple[Execution, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sleep:
     """Wait before the next attempt of a model call."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WaitParked:
     """Wait until something may have changed, at most so many seconds; then read the directives."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finish:
     """The run has ended: publish it and stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Release:
     """The run goes on in another attempt: publish the park and stop."""
 

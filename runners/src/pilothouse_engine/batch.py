@@ -4,7 +4,6 @@ Every call gets exactly one result. A gate is a function of what it may see; the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 from pilothouse_api.plan import IntegrityError
@@ -19,6 +18,7 @@ from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import error_content
 from pilothouse_engine.state import Call, RunState, Visit, identity_of
 from pilothouse_engine.tool_schemas import InvalidArguments, check_arguments
+from pilothouse_engine.values import value
 
 GUARDED_AT = 3
 """The call that makes so many identical ones in a visit is answered and not run."""
@@ -26,7 +26,7 @@ GUARDED_AT = 3
 MAX_NAMES_SHOWN = 64
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GateInput:
     """What gates see of one call. `ahead` are calls of the same parallel run that passed and have not started."""
 
@@ -44,14 +44,14 @@ class GateInput:
         return self.planned.tools.get(self.call.asked.name)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Allow:
     """Go on to the next gate; the last one runs the call with these arguments."""
 
     arguments: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answer:
     """The call is not run and gets this result."""
 
@@ -59,7 +59,7 @@ class Answer:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Exit:
     """The step ends; this call and the later ones are answered as not run."""
 

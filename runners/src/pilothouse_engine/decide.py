@@ -36,10 +36,10 @@ Rule = Callable[[Catalog, RunState, Inputs], Action | None]
 
 def next_action(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Return what the loop does next."""
-    for rule in RULES:
-        action = rule(catalog, state, inputs)
-        if action is not None:
-            return action
+    if not is_undisturbed(catalog, state, inputs):
+        for rule in RULES:
+            if (action := rule(catalog, state, inputs)) is not None:
+                return action
     visit = state.visit
     if visit is None:
         return _plan_between_steps(catalog, state, inputs)
@@ -49,6 +49,20 @@ def next_action(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
 
 
 # ---------------------------------------------------------------- rules that stand above every step
+
+
+def is_undisturbed(catalog: Catalog, state: RunState, inputs: Inputs) -> bool:
+    """Tell in one look that no rule has anything to do, which is so at nearly every decision."""
+    return (
+        state.park is None
+        and state.ended is None
+        and not inputs.is_stopping
+        and inputs.settle is None
+        and inputs.published_length is not None
+        and inputs.published_length <= inputs.opened_length
+        and state.attempt == inputs.attempt
+        and remaining_seconds(catalog, state, inputs.now) > 0
+    )
 
 
 def finish_ended_run(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from pilothouse_engine.ports import JournalCorrupt, RawEntry
+from pilothouse_engine.values import value
 
 VERSION = 1
 """Version of the entries; a reader refuses a newer one."""
@@ -42,7 +43,7 @@ CallCode = Literal[
 """Codes of results that are errors (engine.md §3)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PromptMessage:
     """One message that opens the prompt of a visit."""
 
@@ -50,7 +51,7 @@ class PromptMessage:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AskedCall:
     """One call of a reply. `id` is the engine's, `digest` that of the arguments as the model wrote them.
 
@@ -65,7 +66,7 @@ class AskedCall:
     is_declared: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunStarted:
     """The run began with this plan."""
 
@@ -73,7 +74,7 @@ class RunStarted:
     plan: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AttemptStarted:
     """An attempt took the run over; whatever was under way before it is not any more."""
 
@@ -81,7 +82,7 @@ class AttemptStarted:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepEntered:
     """A visit began. `turn` is 0 for an agent, whose turns are its model calls."""
 
@@ -92,7 +93,7 @@ class StepEntered:
     turn: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PromptOpened:
     """The prompt of a visit was assembled."""
 
@@ -100,7 +101,7 @@ class PromptOpened:
     messages: tuple[PromptMessage, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModeAnswered:
     """A mode landed, or was answered as one that cannot (`state` is then NotLanded or Superseded).
 
@@ -116,7 +117,7 @@ class ModeAnswered:
     cause: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SteerAnswered:
     """A steer message landed as the system message `text`, or was answered as one that cannot."""
 
@@ -127,7 +128,7 @@ class SteerAnswered:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ApprovalAnswered:
     """A decision was answered."""
 
@@ -137,7 +138,7 @@ class ApprovalAnswered:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LimitsLanded:
     """Changed limits hold from this turn."""
 
@@ -147,7 +148,7 @@ class LimitsLanded:
     limits: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelStarted:
     """One attempt of a model call began, with its hold (tokens, nano-dollars).
 
@@ -166,7 +167,7 @@ class ModelStarted:
     script: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelFailed:
     """The attempt gave no reply. What was charged: nothing, or the whole hold where it may have been billed."""
 
@@ -181,7 +182,7 @@ class ModelFailed:
     mark: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplyReceived:
     """What the model answered and what it cost; `cost` is None where no price is known."""
 
@@ -198,7 +199,7 @@ class ReplyReceived:
     level: str = "full"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplyRejected:
     """A completion's answer was not what was asked for and is asked for again (cause ParseError)."""
 
@@ -206,7 +207,7 @@ class ReplyRejected:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NoteAdded:
     """The engine answered a reply with a note of its own, as a user message."""
 
@@ -215,7 +216,7 @@ class NoteAdded:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CallStarted:
     """A call passed its gates and runs in this attempt.
 
@@ -231,7 +232,7 @@ class CallStarted:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CallFinished:
     """A call has its one result.
 
@@ -256,7 +257,7 @@ class CallFinished:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepFinished:
     """A visit ended with a signal; `error_type` is the cause of an abnormal end."""
 
@@ -270,7 +271,7 @@ class StepFinished:
     result: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ParkBegan:
     """The run waits without advancing, until `wake` (epoch seconds) at the latest."""
 
@@ -281,14 +282,14 @@ class ParkBegan:
     on_timeout: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ParkReleased:
     """The park holds no pod any more."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ParkEnded:
     """The run goes on. `since`, where it is set, is when a park began that could not be journaled."""
 
@@ -297,7 +298,7 @@ class ParkEnded:
     since: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunEnded:
     """The run has ended; nothing follows."""
 
@@ -342,16 +343,31 @@ FACTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)
 # ---------------------------------------------------------------- the form in the journal
 
 _NESTED = frozenset({"messages", "calls"})
-"""Fields that are tuples of values."""
+"""Fields that are tuples of values; a kind of fact has one at most."""
 
-_Form = tuple[Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Any], ...]]
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a kind of fact is written: names that are always there, and the others with their defaults."""
+
+    required: tuple[str, ...]
+    read_required: Callable[[Any], tuple[Any, ...]]
+    optional: tuple[tuple[str, Any], ...]
+    read_optional: Callable[[Any], tuple[Any, ...]]
+    nested: str | None
 
 
 def _form_of(kind: type[Any]) -> _Form:
-    """Return what reads all fields of a kind of fact at once, and their names and defaults in the same order."""
-    columns = tuple((f.name, None if f.default is MISSING else f.default) for f in fields(kind))
-    # One name more than there are fields: with a single one attrgetter would return no tuple.
-    return attrgetter(*(name for name, _ in columns), "at"), columns
+    required = tuple(f.name for f in fields(kind) if f.default is MISSING)
+    optional = tuple((f.name, f.default) for f in fields(kind) if f.default is not MISSING)
+    # One name more than is used: with a single one attrgetter would return no tuple.
+    return _Form(
+        required,
+        attrgetter(*required, "at"),
+        optional,
+        attrgetter(*(name for name, _ in optional), "at", "at"),
+        next((f.name for f in fields(kind) if f.name in _NESTED), None),
+    )
 
 
 _FORMS: Mapping[type[Any], _Form] = {kind: _form_of(kind) for kind in FACTS.values()}
@@ -360,15 +376,14 @@ _FORMS: Mapping[type[Any], _Form] = {kind: _form_of(kind) for kind in FACTS.valu
 def encode(fact: Fact) -> RawEntry:
     """Return a fact as a journal entry; fields that have their default are left out."""
     kind = type(fact)
+    form = _FORMS[kind]
     entry: dict[str, Any] = {"v": VERSION, "fact": kind.__name__}
-    read, columns = _FORMS[kind]
-    for (name, default), value in zip(columns, read(fact), strict=False):
-        if value is default or (not value and value == default):
-            continue
-        if name in _NESTED:
-            entry[name] = [{slot: getattr(item, slot) for slot in item.__slots__} for item in value]
-        else:
-            entry[name] = value
+    entry.update(zip(form.required, form.read_required(fact), strict=False))
+    for (name, default), given in zip(form.optional, form.read_optional(fact), strict=False):
+        if given is not default and (given or given != default):
+            entry[name] = given
+    if form.nested is not None and form.nested in entry:
+        entry[form.nested] = [{slot: getattr(item, slot) for slot in item.__slots__} for item in entry[form.nested]]
     return entry
 
 

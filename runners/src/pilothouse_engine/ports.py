@@ -13,11 +13,12 @@ from typing import Any, Literal, Protocol
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
 from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_engine.values import value
 
 # ---------------------------------------------------------------- models
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestedCall:
     """One tool call as the model asked for it.
 
@@ -30,7 +31,7 @@ class RequestedCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Message:
     """One message of a prompt.
 
@@ -55,7 +56,7 @@ class ToolSpec:
     parameters: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelRequest:
     """One attempt of one model call.
 
@@ -73,7 +74,7 @@ class ModelRequest:
     marks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usage:
     """Tokens of one call; None where the provider did not say, or said something absurd."""
 
@@ -81,7 +82,7 @@ class Usage:
     output: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelReply:
     """What the model answered.
 
@@ -148,7 +149,7 @@ class Model(Protocol):
 # ---------------------------------------------------------------- tools
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HttpRequest:
     """One HTTP request; `timeout` in seconds covers all of it; `max_bytes` bounds the body while it is read."""
 
@@ -160,7 +161,7 @@ class HttpRequest:
     max_bytes: int = 1_048_576
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HttpResponse:
     """What came back, whatever its status. Redirects are not followed across hosts."""
 
@@ -354,7 +355,7 @@ class Journal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Directives:
     """What people ask of the run now, and what it has said of itself.
 

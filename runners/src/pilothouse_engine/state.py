@@ -39,6 +39,7 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.ports import Frame, Message, RequestedCall
 from pilothouse_engine.results import compact, shown_result
+from pilothouse_engine.values import value
 
 MESSAGE_OVERHEAD = 16
 """Tokens that a provider's form of a message may add to its text."""
@@ -60,7 +61,7 @@ class Call:
     is_counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CountedPrompt:
     """What the provider said the prompt took, after a reply: a bound for the next one needs only what came since."""
 

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from pilothouse_api.v1alpha1.base import Model
 from pilothouse_engine.ports import Ports
 from pilothouse_engine.settings import Settings
+from pilothouse_engine.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepCall:
     """One execution of a step's work, as a step of the graph or as a tool.
 
@@ -36,7 +37,7 @@ class StepCall:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepDone:
     """The work ended with a signal.
 

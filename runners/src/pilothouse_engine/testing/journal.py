@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from pilothouse_engine.ports import Fenced, JournalUnavailable, RawEntry
 
 
@@ -31,9 +33,16 @@ class MemoryJournal:
             raise Fenced(f"attempt {self._newest_attempt} has written, this is attempt {attempt}")
         if expected_seq != len(self._lines):
             raise Fenced(f"the journal holds {len(self._lines)} entries, attempt {attempt} expects {expected_seq}")
-        self._lines += [json.dumps(dict(entry)) for entry in entries]
+        self._lines += [_encode(entry) for entry in entries]
         self._newest_attempt = attempt
 
     def fail_next(self, *errors: Exception) -> None:
         """Fail the next appends, one by one; without arguments, one of them with JournalUnavailable."""
         self._failures += errors or (JournalUnavailable("the journal was made to fail"),)
+
+
+def _encode(entry: RawEntry) -> str:
+    try:
+        return to_json(entry, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # half of a surrogate pair, or no JSON at all: json tells them apart
+        return json.dumps(dict(entry))
