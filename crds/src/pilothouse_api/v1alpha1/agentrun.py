@@ -209,7 +209,7 @@ class Parked(StatusModel):
     """Waiting without advancing."""
 
     reason: str
-    """Paused, AwaitingApproval, AwaitingChild, Barrier, ControlLost, JournalLost, StoreLost."""
+    """Paused, AwaitingApproval, AwaitingChild, Barrier, ControlLost, JournalLost, StoreLost, Stopped (by its host)."""
     turn: int
     """Turn at which it parked."""
     since: str
