@@ -15,6 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
 
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
 
@@ -46,9 +49,16 @@ class Scan:
 def encode_batch(batch: Batch) -> bytes:
     """Return the line of a batch."""
     body = {"attempt": batch.attempt, "seq": batch.seq, "entries": [dict(entry) for entry in batch.entries]}
-    # ASCII with escapes: a lone surrogate out of a model's reply survives, and no entry can hold a line break.
-    rest = b'",' + json.dumps(body, separators=(",", ":")).encode("ascii")[1:]
+    rest = b'",' + _encode(body)[1:]
     return _CRC_PREFIX + b"%08x" % zlib.crc32(rest) + rest + b"\n"
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    """Return JSON without line breaks; pydantic's encoder takes a third of the time of `json`'s."""
+    try:
+        return to_json(body, inf_nan_mode="constants")
+    except PydanticSerializationError:  # half of a surrogate pair out of a model's reply survives as an escape
+        return json.dumps(body, separators=(",", ":")).encode("ascii")
 
 
 def scan_batches(data: bytes, first_seq: int = 0) -> Scan:
