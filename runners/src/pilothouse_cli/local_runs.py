@@ -77,8 +77,6 @@ class LocalRuns:
             folder.edit(lambda raw: _patched(raw, spec), sync=True)
         except RunIsGone:
             raise not_found(name, self.where) from None
-        except OSError as error:
-            raise CliError(f"cannot write {folder.run_path}: {error.strerror}", "", EXIT_FAILED) from None
         return self.get(name)
 
     def turns(self, run: AgentRun) -> Sequence[TurnRow]:

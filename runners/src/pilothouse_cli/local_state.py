@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, CliError, first_problem
+from pilothouse_cli.runs import snapshot_of
 
 STATE_FOLDER = ".pilothouse"
 
@@ -67,43 +68,61 @@ class RunFolder:
     def read(self) -> AgentRun:
         """Return the run; raises RunIsGone, or CliError where it is damaged."""
         try:
-            return AgentRun.model_validate(self.read_raw())
+            run = AgentRun.model_validate(self.read_raw())
         except ValidationError as error:
             what = f"{self.run_path} is no run of this version: {first_problem(error)}"
             raise CliError(what, "", EXIT_FAILED) from None
+        snapshot_of(run)  # whoever is given the run reads it
+        return run
 
     def edit(self, change: Callable[[RawRun], RawRun], *, sync: bool = False) -> RawRun:
-        """Replace the run by what `change` makes of it, one editor at a time; return it. Raises RunIsGone."""
-        try:
-            lock = os.open(self.path / "edit.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise RunIsGone(self.name) from None
+        """Replace the run by what `change` makes of it, one editor at a time; return it.
+
+        Raises RunIsGone, and CliError where it cannot be read or written.
+        """
+        lock = self._open_lock("edit.lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             raw = change(self.read_raw())
             raw["metadata"]["resourceVersion"] = str(int(raw["metadata"].get("resourceVersion") or 0) + 1)
-            write_atomically(self.run_path, json.dumps(raw, indent=1), sync=sync)
+            try:
+                write_atomically(self.run_path, json.dumps(raw, indent=1), sync=sync)
+            except OSError as error:
+                raise self._not_written(self.run_path, error) from None
             return raw
         finally:
             os.close(lock)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Be the one process that advances the run; raises RunIsLive. A killed process lets go by itself."""
-        try:
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise RunIsGone(self.name) from None
+        """Be the one process that advances the run; a killed process lets go by itself.
+
+        Raises RunIsLive, RunIsGone, and CliError where the folder cannot be written.
+        """
+        lock = self._open_lock("lock")
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, str(os.getpid()).encode(), 0)
             except BlockingIOError:
                 raise RunIsLive(self.name, self.holder()) from None
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
+            except OSError as error:
+                raise self._not_written(self.path / "lock", error) from None
             yield
         finally:
             os.close(lock)
+
+    def _open_lock(self, name: str) -> int:
+        try:
+            return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise RunIsGone(self.name) from None
+        except OSError as error:
+            raise self._not_written(self.path / name, error) from None
+
+    def _not_written(self, path: Path, error: OSError) -> CliError:
+        return CliError(f"cannot write {path}: {error.strerror}", f"make room, or make {path.parent} writable", EXIT_FAILED)
 
     def is_live(self) -> bool:
         """Tell whether a process advances the run now."""
@@ -174,12 +193,16 @@ def make_folder(state: Path, raw_run: RawRun, plan_text: str) -> RunFolder:
 def write_atomically(path: Path, text: str, *, sync: bool) -> None:
     """Replace a file, so that whoever reads it sees the old or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w") as file:
-        file.write(text)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w") as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -65,8 +65,8 @@ class LocalRunStore:
             return refusal.failure
         except RunIsGone:
             return self._gone()
-        except (OSError, CliError) as error:
-            return StoreFailure("Unavailable", str(error))
+        except CliError as error:
+            return StoreFailure("Unavailable", error.message)
         return None
 
     async def wait(self, timeout: float) -> None:

@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, ControlAnswer, Snapshot
+from pilothouse_cli.exits import EXIT_FAILED, CliError, first_problem
 from pilothouse_cli.turns import TurnRow
 
 
@@ -42,8 +45,12 @@ class Runs(Protocol):
 
 
 def snapshot_of(run: AgentRun) -> Snapshot:
-    """Return what the run says about itself; one that has not begun has attempt 0."""
-    return Snapshot.model_validate({"attempt": 0, **(run.status.run or {})})
+    """Return what the run says about itself; one that has not begun has attempt 0. Raises CliError."""
+    try:
+        return Snapshot.model_validate({"attempt": 0, **(run.status.run or {})})
+    except ValidationError as error:
+        what = f"run {run.metadata.name} has a status that this version cannot read: {first_problem(error)}"
+        raise CliError(what, "upgrade the command line", EXIT_FAILED) from None
 
 
 def is_finished(run: AgentRun) -> bool:

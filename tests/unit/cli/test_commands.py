@@ -2,8 +2,11 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -129,7 +132,49 @@ def test_damaged_files_are_a_sentence_each(inside: Inside) -> None:
     assert "run.json cannot be read" in inside.refuse("show", "r1", code=1)
     (folder / "run.json").write_text("[]")
     assert "is no run" in inside.refuse("show", "r1", code=1)
+    (folder / "run.json").write_text(json.dumps({**raw, "status": {**raw["status"], "run": {"turn": "many"}}}))
+    for verb in ("show", "trace", "watch", "pause", "resume", "abort"):
+        assert "has a status that this version cannot read: turn:" in inside.refuse(verb, "r1", code=1)
     assert inside.type("list") == ""
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file takes a byte any more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_a_sentence_and_the_run_goes_on_once_there_is_room(inside: Inside) -> None:
+    paused = ("--set", "control.mode=Pause", "--set", "limits.pauseSeconds=0")
+    inside.type("run", inside.write("w.yaml", SHORT), *paused, "--name", "r1", "--no-live", code=4)
+    files = sorted((inside.folder / ".pilothouse" / "runs" / "r1").iterdir())
+    with full_disk():
+        for verb in (("resume", "r1"), ("steer", "r1", "Sleep."), ("pause", "r1", "--reason", "x"), ("abort", "r1")):
+            said = inside.refuse(*verb, code=1)
+            assert "cannot write .pilothouse/runs/r1/run.json: File too large" in said
+            assert "next:  make room" in said
+    assert sorted((inside.folder / ".pilothouse" / "runs" / "r1").iterdir()) == files
+    inside.type("steer", "r1", "Sleep.", "--no-wait")
+    with full_disk():
+        said = inside.refuse("finish", "r1", code=1)
+    assert "cannot write .pilothouse/runs/r1/" in said
+    inside.type("resume", "r1", "--no-live")
+
+
+@pytest.mark.parametrize(("lock", "verb"), [("edit.lock", "steer"), ("lock", "finish")])
+def test_a_lock_that_cannot_be_taken_is_a_sentence(inside: Inside, lock: str, verb: str) -> None:
+    paused = ("--set", "control.mode=Pause", "--set", "limits.pauseSeconds=0")
+    inside.type("run", inside.write("w.yaml", SHORT), *paused, "--name", "r1", "--no-live", code=4)
+    path = inside.folder / ".pilothouse" / "runs" / "r1" / lock
+    path.unlink()
+    path.mkdir()
+    arguments = (verb, "r1", "Sleep.") if verb == "steer" else (verb, "r1")
+    assert f"cannot write .pilothouse/runs/r1/{lock}: Is a directory" in inside.refuse(*arguments, code=1)
 
 
 def test_inputs_and_settings_reach_the_run(inside: Inside) -> None:
