@@ -1,6 +1,7 @@
 """Runs of a namespace of a cluster, through the official client."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,8 @@ class ClusterRuns:
         namespace: str | None = None, context: str | None = None, kubeconfig: Path | None = None
     ) -> "ClusterRuns":
         """Return the runs of a namespace, by default that of the kubeconfig's context; raises CliError."""
-        path = str(kubeconfig) if kubeconfig else None
+        # Read now: the client reads KUBECONFIG only once, when it is imported.
+        path = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG")
         config: Any = kubernetes.config
         try:
             every, current = config.list_kube_config_contexts(path)

@@ -26,13 +26,13 @@ def contract(control_plane: LocalCluster) -> Caller:
     established = ("--for=condition=Established", "--timeout=60s", "--recursive=false")
     control_plane.run_tool("kubectl", "wait", *established, "-f", str(ROOT / "crds"))
     control_plane.run_tool("kubectl", "apply", "--server-side", "-f", str(ROOT / "crds" / "policies"))
-    control_plane.run_tool("kubectl", "apply", "-f", "-", stdin=RIGHTS)
     return admin
 
 
 @pytest.fixture(scope="session")
-def world(contract: Caller) -> World:
+def world(contract: Caller, control_plane: LocalCluster) -> World:
     made = World(contract, f"contract-{uuid.uuid4().hex[:8]}")
+    control_plane.run_tool("kubectl", "apply", "-f", "-", stdin=RIGHTS.replace("NAMESPACE", made.namespace))
     must(contract.call("POST", "/api/v1/namespaces", {"metadata": {"name": made.namespace}}))
     answer = contract.call("POST", "/api/v1/namespaces", {"metadata": {"name": OPERATOR_NAMESPACE}})
     assert answer.status in (201, 409)
@@ -85,7 +85,9 @@ kind: ClusterRoleBinding
 metadata: {{name: contract-test-write}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: contract-test-write}}
 subjects:
-  - {{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serviceaccounts"}}
+  - {{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serviceaccounts:NAMESPACE"}}
+  - {{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serviceaccounts:NAMESPACE-elsewhere"}}
+  - {{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serviceaccounts:{OPERATOR_NAMESPACE}"}}
   - {{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}}
   - {{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}}
 ---
