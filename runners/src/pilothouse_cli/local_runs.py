@@ -132,6 +132,7 @@ def _patched(raw: RawRun, patch: Mapping[str, Any]) -> RawRun:
     except ValidationError as error:
         raise CliError(f"spec.{first_problem(error)}") from None
     _check_transition(name, raw, before, spec)
+    _check_rules({**raw, "spec": after})
     return {**raw, "spec": after, "metadata": {**raw["metadata"], "generation": raw["metadata"]["generation"] + 1}}
 
 
@@ -152,5 +153,13 @@ def _check_transition(name: str, raw: RawRun, before: Mapping[str, Any], spec: A
         was = (control_before.get("steer") or {}).get(steer_id)
         if was is not None and was != message.to_raw():
             raise CliError(f"steer message {steer_id} cannot be changed once it is set", "use another --id")
-        if not message.message.strip():
-            raise CliError("a steer message cannot be blank", 'pilothouse steer RUN "what to look at"')
+
+
+def _check_rules(raw: RawRun) -> None:
+    """Refuse what the CRD's other rules refuse."""
+    from pilothouse_control.validation import as_document  # a tenth of a second, for who changes something
+    from pilothouse_control.validation.shape import parse
+
+    for finding in parse(as_document(raw))[1]:
+        if finding.is_error:
+            raise CliError(finding.sentence)

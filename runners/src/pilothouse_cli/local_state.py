@@ -122,7 +122,8 @@ class RunFolder:
             raise self._not_written(self.path / name, error) from None
 
     def _not_written(self, path: Path, error: OSError) -> CliError:
-        return CliError(f"cannot write {path}: {error.strerror}", f"make room, or make {path.parent} writable", EXIT_FAILED)
+        next_step = f"make room, or make {path.parent} writable"
+        return CliError(f"cannot write {path}: {error.strerror}", next_step, EXIT_FAILED)
 
     def is_live(self) -> bool:
         """Tell whether a process advances the run now."""

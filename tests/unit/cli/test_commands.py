@@ -166,6 +166,17 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_once_there_is_room(inside
     inside.type("resume", "r1", "--no-live")
 
 
+def test_a_directive_that_the_cluster_would_refuse_is_refused_here(inside: Inside) -> None:
+    paused = ("--set", "control.mode=Pause", "--set", "limits.pauseSeconds=0")
+    inside.type("run", inside.write("w.yaml", SHORT), *paused, "--name", "r1", "--no-live", code=4)
+    before = (inside.folder / ".pilothouse/runs/r1/run.json").read_bytes()
+    assert "the id of a steer message has at most 63" in inside.refuse("steer", "r1", "Sleep.", "--id", "Bad Id")
+    assert "the id of a steer message has at most 63" in inside.refuse("steer", "r1", "Sleep.", "--id", "a" * 64)
+    assert "cannot be blank" in inside.refuse("steer", "r1", "\u2003")
+    assert (inside.folder / ".pilothouse/runs/r1/run.json").read_bytes() == before
+    inside.type("steer", "r1", "Sleep.", "--id", "a" * 63, "--no-wait")
+
+
 @pytest.mark.parametrize(("lock", "verb"), [("edit.lock", "steer"), ("lock", "finish")])
 def test_a_lock_that_cannot_be_taken_is_a_sentence(inside: Inside, lock: str, verb: str) -> None:
     paused = ("--set", "control.mode=Pause", "--set", "limits.pauseSeconds=0")
