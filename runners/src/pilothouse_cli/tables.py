@@ -39,7 +39,7 @@ def runs_table(runs: Sequence[AgentRun], now: datetime) -> Table:
             clean_line(snapshot.step or "-"),
             str(snapshot.turn),
             f"{snapshot.tokens.used:,}",
-            money(snapshot.cost.used_usd),
+            "?" if is_cost_unknown(snapshot) else money(snapshot.cost.used_usd),
             age(run.metadata.creation_timestamp, now),
         )
     return table
@@ -109,8 +109,14 @@ def _steps_table(snapshot: Snapshot) -> Table:
     return table
 
 
-def turns_table(rows: Sequence[TurnRow]) -> Table:
-    """Return the turns of a run as rows."""
+def turns_view(rows: Sequence[TurnRow]) -> RenderableType:
+    """Return the turns of a run as rows, and below them why steps ended abnormally."""
+    ends = [f"turn {row.turn}: {row.step} ended with {row.ends}: {row.why}" for row in rows if row.why]
+    whys = [Text(clean_line(end, 1000), style="red") for end in ends]
+    return Group(_turns_table(rows), *([Text(), *whys] if whys else ()))
+
+
+def _turns_table(rows: Sequence[TurnRow]) -> Table:
     table = _table("TURN", "STEP", "ITER", "CALLS", "TOKENS", "COST", "ENDS")
     for row in rows:
         for note in row.notes:
@@ -153,8 +159,9 @@ def _finding_text(finding: Finding) -> Text:
     place = f"{finding.file}:{finding.line}:{finding.column}" if finding.line else finding.file
     text.append(f"{clean_line(place)}: ", style="bold")
     text.append(finding.severity.lower(), style="red" if finding.is_error else "yellow")
-    owner = f"{finding.kind}/{finding.name} " if finding.kind else ""
-    text.append(f": {clean_line(owner + finding.field)}".rstrip())
+    owner = f"{finding.kind}/{finding.name}" if finding.kind else ""
+    if subject := " ".join(filter(None, (owner, finding.field))):
+        text.append(f": {clean_line(subject)}")
     text.append(f": {clean_line(finding.what, 1000)}")
     if finding.hint:
         text.append(f"\n    {clean_line(finding.hint, 1000)}", style="dim")
@@ -207,9 +214,14 @@ def spend(used: int, budget: int | None, held: int = 0) -> str:
     return f"{line} ({held:,} held)" if held else line
 
 
+def is_cost_unknown(snapshot: Snapshot) -> bool:
+    """Tell whether nothing is known of what the run has cost."""
+    return snapshot.cost.unknown and not float(snapshot.cost.used_usd or 0)
+
+
 def cost_line(snapshot: Snapshot) -> str:
     """Return what the run has cost."""
-    if snapshot.cost.unknown and not float(snapshot.cost.used_usd or 0):
+    if is_cost_unknown(snapshot):
         return "not known: no price"
     line = money(snapshot.cost.used_usd)
     if snapshot.cost.budget_usd is not None:

@@ -22,7 +22,8 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
-    """One turn. `ends` is the signal that it ended its step with; `notes` are directives and parks before it."""
+    """One turn. `ends` is the signal that it ended its step with, `why` the cause of an abnormal end and what it said;
+    `notes` are directives, parks, and visits that ended at their boundary, before it."""
 
     turn: int
     step: str
@@ -34,6 +35,7 @@ class TurnRow:
     cost: int | None = None
     finish: str = ""
     ends: str = ""
+    why: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -60,10 +62,12 @@ class _Fold:
         if self.rows:
             self.rows[-1] = replace(self.rows[-1], **changes)
 
-    def end(self, signal: str) -> None:
+    def end(self, signal: str, why: str = "") -> None:
         """Note the signal at the visit's last turn; a visit without one (ended at its boundary) has no row."""
         if self.rows and self.rows[-1].step == self.step and not self.rows[-1].ends:
-            self.change(ends=signal)
+            self.change(ends=signal, why=why)
+        elif why:
+            self.notes += (f"{self.step} ended with {signal}: {why}",)
 
     def spend(self, input_tokens: int, output_tokens: int, cost: int | None) -> None:
         if self.rows:
@@ -106,7 +110,7 @@ def _take(fold: _Fold, fact: facts.Fact) -> None:
         case facts.CallFinished() if fold.kind == "Agent":
             fold.call(fold.tools.get(fact.id, fold.step), fact.code, fact.seconds or None)
         case facts.StepFinished():
-            fold.end(fact.signal)
+            fold.end(fact.signal, ": ".join(filter(None, (fact.error_type, fact.error_message))))
         case facts.ModeAnswered() | facts.SteerAnswered() | facts.LimitsLanded() | facts.ParkBegan():
             fold.notes += (_note(fact),)
         case _:

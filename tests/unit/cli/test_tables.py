@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.live_view import frame_line, live_view
-from pilothouse_cli.tables import duration, findings_view, money, run_view, runs_table, turns_table
+from pilothouse_cli.tables import duration, findings_view, money, run_view, runs_table, turns_view
 from pilothouse_cli.terminal import clean, clean_line
 from pilothouse_cli.turns import CallRow, TurnRow
 from pilothouse_control.findings import Finding
@@ -48,6 +48,13 @@ def a_run(phase: str = "Running", **snapshot: Any) -> AgentRun:
             },
         }
     )
+
+
+def test_a_cost_of_which_nothing_is_known_is_no_zero() -> None:
+    rows = text_of(runs_table([a_run(cost={"usedUSD": "0", "unknown": True})], NOW)).splitlines()
+    assert rows[1].split()[-2:] == ["?", "1m4s"]
+    rows = text_of(runs_table([a_run(cost={"usedUSD": "0.5", "unknown": True})], NOW)).splitlines()
+    assert rows[1].split()[-2:] == ["$0.5000", "1m4s"]
 
 
 def test_runs_are_rows() -> None:
@@ -119,8 +126,9 @@ def test_turns_are_rows_with_calls_and_notes() -> None:
             finish="ToolCalls",
             notes=("Pause", "parked: Paused"),
         ),
+        TurnRow(3, "answer", iteration=1, ends="error", why="ModelAuthentication: set\x1b[31m\nTHE_KEY"),
     ]
-    assert text_of(turns_table(rows)).splitlines() == [
+    assert text_of(turns_view(rows)).splitlines() == [
         "TURN   STEP             ITER   CALLS                     TOKENS      COST   ENDS",
         "   1   classify            1                                106   $0.0015   billing",
         "       Pause",
@@ -128,6 +136,9 @@ def test_turns_are_rows_with_calls_and_notes() -> None:
         "   2   investigate         1   look_up 0.25s                                ToolCalls",
         "                               refund tool_error 1.00s",
         "                               x …",
+        "   3   answer              1                                                error",
+        "",
+        "turn 3: answer ended with error: ModelAuthentication: set�[31m THE_KEY",
     ]
 
 
@@ -137,6 +148,8 @@ def test_findings_name_file_line_field_what_and_what_to_do() -> None:
         "w.yaml:3:7: error: Workflow/w spec.steps[0]: is wrong",
         "    write it",
     ]
+    nameless = Finding("Error", "Yaml", "", "", (), "no YAML: a tab", file="w.yaml", line=3, column=7)
+    assert text_of(findings_view([nameless])) == "w.yaml:3:7: error: no YAML: a tab"
 
 
 def test_the_live_view_shows_gauges_the_newest_frames_and_how_to_steer() -> None:
@@ -177,8 +190,8 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07\r\x00\u202egnp.exe[bold]x[/bold]"
 
 def test_what_a_model_says_cannot_drive_the_terminal() -> None:
     run = a_run(step=HOSTILE, result={"text": HOSTILE}, toolCalls={HOSTILE: 1})
-    rows = [TurnRow(1, HOSTILE, calls=(CallRow(HOSTILE, HOSTILE),), ends=HOSTILE, notes=(HOSTILE,))]
-    for shown in (text_of(run_view(run, NOW)), text_of(turns_table(rows)), text_of(live_view(run, [], NOW, "p"))):
+    rows = [TurnRow(1, HOSTILE, calls=(CallRow(HOSTILE, HOSTILE),), ends=HOSTILE, why=HOSTILE, notes=(HOSTILE,))]
+    for shown in (text_of(run_view(run, NOW)), text_of(turns_view(rows)), text_of(live_view(run, [], NOW, "p"))):
         assert not any(char in shown for char in "\x1b\x07\r\x00\u202e")
         assert "[bold]" in shown
 

@@ -65,6 +65,24 @@ def test_a_journal_tells_turns_with_calls_tokens_cost_directives_and_ends() -> N
     ]
 
 
+def test_a_journal_tells_why_steps_ended_abnormally() -> None:
+    entries = journal(
+        facts.StepEntered(0, "ask", 1, "Agent"),
+        started(1, 1),
+        facts.ModelFailed(0, "Authentication", "no key"),
+        facts.StepFinished(0, "error", error_type="ModelAuthentication", error_message="set THE_KEY"),
+        facts.StepEntered(0, "again", 2, "Agent"),
+        facts.StepFinished(0, "budget_exceeded", error_type="BudgetExceeded"),
+        facts.StepEntered(0, "reply", 3, "Response", turn=2),
+        facts.StepFinished(0, "default"),
+    )
+    rows = [(row.step, row.ends, row.why, row.notes) for row in turns_of_journal(entries)]
+    assert rows == [
+        ("ask", "error", "ModelAuthentication: set THE_KEY", ()),
+        ("reply", "default", "", ("again ended with budget_exceeded: BudgetExceeded",)),
+    ]
+
+
 def test_a_journal_that_was_cut_anywhere_still_tells_its_turns() -> None:
     entries = journal(
         facts.RunStarted(0, "d"),

@@ -13,7 +13,7 @@ from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_SUCCEEDED, exit_code
 from pilothouse_cli.live_view import frame_line, live_view
 from pilothouse_cli.runs import Runs, is_finished, snapshot_of
-from pilothouse_cli.tables import run_view, runs_table, turns_table
+from pilothouse_cli.tables import run_view, runs_table, turns_view
 from pilothouse_cli.terminal import print_data, print_names, say, show, stdout
 from pilothouse_cli.turns import TurnRow
 from pilothouse_engine.ports import Frame
@@ -53,7 +53,7 @@ def trace_run(place: Place, name: str, output: str) -> int:
     elif output == "name":
         print_names([name])
     elif rows:
-        show(turns_table(rows))
+        show(turns_view(rows))
     else:
         say(f"run {name} has made no turn yet")
     return EXIT_SUCCEEDED
@@ -104,7 +104,7 @@ def print_run(run: AgentRun, output: str, turns: Sequence[TurnRow] = ()) -> None
         print_data(raw_run(run), output)
     else:
         if turns:
-            show(turns_table(turns))
+            show(turns_view(turns))
             show(Text())
         show(run_view(run, datetime.now(UTC)))
 
@@ -126,5 +126,6 @@ def turn_data(row: TurnRow) -> dict[str, object]:
         "costNanoUSD": row.cost,
         "finish": row.finish,
         "ends": row.ends,
+        "why": row.why,
         "notes": list(row.notes),
     }
