@@ -17,6 +17,10 @@ from pilothouse_control.world import ConfigMap, Platform, References
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 MAX_FILES = 1000
+_PAIR_EXAMPLES = {
+    "--set": "--set limits.tokenBudget=5000",
+    "--input": "--input city=Utrecht, or --input @FILE with a YAML or JSON object",
+}
 
 
 def read_documents(paths: Iterable[Path]) -> list[Document]:
@@ -79,7 +83,7 @@ def parse_pairs(pairs: Sequence[str], option: str) -> list[tuple[list[str], Any]
     for pair in pairs:
         path, equals, value = pair.partition("=")
         if not equals or not path or any(not part for part in path.split(".")):
-            raise CliError(f"{option} {pair!r} is no path=value", f"{option} limits.tokenBudget=5000")
+            raise CliError(f"{option} {pair!r} is no path=value", _PAIR_EXAMPLES[option])
         parsed.append((path.split("."), parse_value(value)))
     return parsed
 

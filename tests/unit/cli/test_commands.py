@@ -63,7 +63,7 @@ def test_each_wrong_use_exits_two_with_a_sentence_and_a_next_step(inside: Inside
         ("run", manifest, "--set", "limits.tokenBudget=-1"): "tokenBudget",
         ("run", manifest, "--name", "No_Name"): "No_Name",
         ("run", manifest, "--input", "@absent.json"): "absent.json cannot be read",
-        ("run", manifest, "--input", "novalue"): "is no path=value",
+        ("run", manifest, "--input", "novalue"): "is no path=value\nnext:  --input city=Utrecht",
         ("limit", "r1", "bogus=1"): "'bogus=1' is no limit",
         ("limit", "r1", "maxIterations=few"): "is no whole number",
         ("steer", "r1", "  "): "cannot be blank",
