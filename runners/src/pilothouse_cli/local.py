@@ -4,7 +4,6 @@ import asyncio
 import os
 import secrets as randomness
 import signal
-import sys
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_USAGE, CliError
 from pilothouse_cli.local_state import STATE_FOLDER, RawRun, RunFolder, RunIsGone, RunIsLive, make_folder, not_found
 from pilothouse_cli.local_store import LocalRunStore
+from pilothouse_cli.terminal import say
 from pilothouse_engine.ports import FrameSink, JournalCorrupt, SecretUnavailable
 from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
 from pilothouse_runner.adapters.file_journal import FileJournal
@@ -142,7 +142,7 @@ async def _attempt(
 def _release_on_signals(stop: Stop, on_release: Callable[[], None]) -> None:
     def interrupt() -> None:
         if stop.is_asked:
-            sys.stderr.write("\nkilled; the journal has what is done\n")
+            say("\nkilled; the journal has what is done")
             os._exit(EXIT_KILLED)
         stop.release()
         on_release()

@@ -311,12 +311,19 @@ def _stub_model(
 
 def main() -> None:
     """Run one command and end the process; whatever goes wrong is said in a sentence."""
+    from pilothouse_cli.terminal import prepare_streams
+
+    prepare_streams()
     if not os.environ.get("PILOTHOUSE_DEBUG"):
         logging.getLogger().addHandler(logging.NullHandler())  # libraries do not speak to the person
     try:
         app(prog_name=_hint())
     except CliError as error:
         sys.exit(_fail(error.message, error.next_step, error.code))
+    except OSError as error:  # a stream that takes nothing more, a file that cannot be read
+        if os.environ.get("PILOTHOUSE_DEBUG"):
+            raise
+        sys.exit(_fail(f"the system refuses: {error}", "PILOTHOUSE_DEBUG=1 shows where", EXIT_FAILED))
     except Exception as error:  # a fault of ours: one sentence, and the traceback for who asks for it
         if os.environ.get("PILOTHOUSE_DEBUG"):
             raise

@@ -1,16 +1,29 @@
 """The two streams: data on stdout, messages on stderr; colours only where a person looks."""
 
+import errno
+import io
 import json
 import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping
-from typing import IO, Any
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Never
 
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 PIPE_WIDTH = 200
+
+
+def prepare_streams() -> None:
+    """Make both streams fit for anything: a closed one swallows, a letter that an encoding lacks is escaped."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def stdout() -> Console:
@@ -24,13 +37,25 @@ def stderr() -> Console:
 
 
 def _console(stream: IO[str]) -> Console:
-    width = None if stream.isatty() else int(os.environ.get("COLUMNS") or PIPE_WIDTH)
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
+    width = None if stream.isatty() else _pipe_width(os.environ.get("COLUMNS", ""))
+    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
 
 
-def say(message: str | Text) -> None:
-    """Tell the person something that is not data."""
-    stderr().print(message)
+class _Console(Console):
+    def on_broken_pipe(self) -> Never:
+        """Leave the end of the process to whoever printed: a run goes on when nobody reads its progress."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _pipe_width(columns: str) -> int:
+    usable = columns.isascii() and columns.isdigit() and len(columns) <= 5
+    return (int(columns) if usable else 0) or PIPE_WIDTH
+
+
+def say(message: RenderableType) -> None:
+    """Tell the person something that is not data; nobody may be there."""
+    with suppress(OSError):
+        stderr().print(message)
 
 
 def show(renderable: RenderableType) -> None:

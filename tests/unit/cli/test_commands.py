@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.terminal import Inside, workflow_manifest
+from support.terminal import Inside, Terminal, workflow_manifest
 
 SHORT = workflow_manifest(1, delay=0)
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -222,6 +222,61 @@ def test_a_graph_names_every_step(inside: Inside, form: str) -> None:
     graph = inside.type("graph", str(EXAMPLES / "support-triage"), "-o", form)
     for step in ("classify", "investigate", "reply", "give-up"):
         assert step in graph
+
+
+@pytest.mark.parametrize(
+    ("redirect", "settings", "code", "printed", "said"),
+    [
+        ("> /dev/full", {}, 1, "", "the system refuses: [Errno 28] No space left on device"),
+        (">&-", {}, 0, "", ""),
+        ("2> /dev/full", {}, 0, "talk  (Agent talker)", ""),
+        ("", {"PYTHONIOENCODING": "ascii"}, 0, "default         \\u21e2 end", ""),
+        ("", {"COLUMNS": "many"}, 0, "default         ⇢ end", ""),
+        ("", {"COLUMNS": "-3"}, 0, "default         ⇢ end", ""),
+        ("", {"COLUMNS": "0"}, 0, "default         ⇢ end", ""),
+    ],
+)
+def test_streams_of_any_kind_end_in_no_internal_fault(
+    terminal: Terminal, redirect: str, settings: dict[str, str], code: int, printed: str, said: str
+) -> None:
+    terminal.write("w.yaml", SHORT)
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m pilothouse_cli graph w.yaml {redirect}"],
+        cwd=terminal.folder,
+        env={**terminal.environment, **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr, "internal" in done.stderr) == (code, False, False)
+    assert printed in done.stdout
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("progress", ["2>&1 | head -1", "2> /dev/full", "2>&-"])
+def test_a_run_goes_on_when_nobody_reads_its_progress(terminal: Terminal, progress: str) -> None:
+    terminal.write("w.yaml", SHORT)
+    subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m pilothouse_cli run w.yaml --name r1 {progress}"],
+        cwd=terminal.folder,
+        env=terminal.environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert json.loads(terminal.type("show", "r1", "-o", "json"))["status"]["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize("columns", ["many", "-3", "0", "9" * 9, "８"])
+def test_a_width_that_is_none_does_not_change_what_a_pipe_gets(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    inside.type("run", inside.write("w.yaml", SHORT), "--name", "r1", "-o", "name")
+    want = inside.type("list")
+    monkeypatch.setenv("COLUMNS", columns)
+    assert inside.type("list") == want
+    assert "r1" in want
 
 
 def test_help_is_quick_because_it_imports_little() -> None:

@@ -15,7 +15,7 @@ from pilothouse_cli.manifests import Manifests, parse_input, read_documents
 from pilothouse_cli.runs import is_finished
 from pilothouse_cli.starter import write_starter
 from pilothouse_cli.tables import finding_data, findings_view
-from pilothouse_cli.terminal import print_data, say, show, stderr
+from pilothouse_cli.terminal import print_data, say, show
 from pilothouse_control.documents import Document
 from pilothouse_control.validation import Sources, validate
 from pilothouse_control.world import has_stated_price
@@ -28,7 +28,7 @@ def check_manifests(documents: Sequence[Document]) -> None:
     """Tell warnings, and refuse manifests with errors."""
     findings = validate(Sources(documents, is_complete=True), durable_journal=True, known_price=is_price_known)
     if findings:
-        stderr().print(findings_view(findings))
+        say(findings_view(findings))
     errors = [finding for finding in findings if finding.is_error]
     if errors:
         raise CliError(f"{count(len(errors), 'error')} in the manifests", "", EXIT_USAGE)

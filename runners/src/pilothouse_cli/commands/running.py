@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,10 +39,11 @@ class LineSink:
         self._console = console
 
     def emit(self, frame: Frame) -> None:
-        """Print one frame."""
+        """Print one frame; where nobody reads, the run goes on."""
         line = frame_line(frame)
         if line is not None:
-            self._console.print(line)
+            with suppress(OSError):
+                self._console.print(line)
 
 
 class SilentSink:
