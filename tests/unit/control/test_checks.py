@@ -665,6 +665,20 @@ def test_a_valid_manifest_has_no_finding() -> None:
     assert findings_of([a_workflow(), an_agent(), a_run()]) == []
 
 
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_an_object_that_was_given_and_refused_is_not_called_missing(is_complete: bool) -> None:
+    agent, workflow = an_agent(mode="Odd"), a_workflow(ref_step("helper"), suspend="maybe")
+    run, run_of_agent = a_run(), a_run(workflowRef=None, agentRef={"name": "helper"})
+    run_of_agent["metadata"]["name"] = "r2"
+    findings = findings_of([agent, a_workflow(ref_step("helper"))], is_complete)
+    assert [(finding.check, finding.field) for finding in findings] == [("Schema", "spec.mode")]
+    findings = findings_of([agent, workflow, run, run_of_agent], is_complete)
+    assert [(finding.check, finding.field) for finding in findings] == [
+        ("Schema", "spec.mode"),
+        ("Schema", "spec.suspend"),
+    ]
+
+
 def test_strict_turns_an_unpinned_artifact_into_an_error() -> None:
     found = findings_of([an_agent(steering={"artifact": "tone"})], strict=True)
     assert [(f.check, f.severity) for f in found if f.check == "ArtifactUnpinned"] == [("ArtifactUnpinned", "Error")]

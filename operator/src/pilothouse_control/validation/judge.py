@@ -1,7 +1,7 @@
 """The one entry: judge documents, each by its shape and then by the table of checks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, assert_never
 
 from pilothouse_api.names import LABEL_ARTIFACT
@@ -62,7 +62,10 @@ def validate(
     alone; nothing that is written in a document raises.
     """
     parsed = [(document, *_parse(document)) for document in sources.documents]
-    scene = _scene(sources, [obj for _, obj, _ in parsed if obj is not None], durable_journal, known_price)
+    scene = replace(
+        _scene(sources, [obj for _, obj, _ in parsed if obj is not None], durable_journal, known_price),
+        refused=frozenset((document.kind, document.name) for document, obj, _ in parsed if obj is None),
+    )
     findings: list[Finding] = []
     seen: set[tuple[str, str]] = set()
     for document, obj, problems in parsed:

@@ -1,7 +1,8 @@
 """Checks of a run's manifest."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from pilothouse_api.v1alpha1.common import LocalRef
 from pilothouse_control.inputs import InputRefused, resolve_input
 from pilothouse_control.validation.pods import quantity_problems
 from pilothouse_control.validation.scene import Check, Problem, RunSubject, Scene
@@ -15,11 +16,13 @@ from pilothouse_control.validation.workflows import (
 
 def _missing(scene: Scene, subject: RunSubject) -> Iterator[tuple[str, str, str]]:
     spec = subject.run.spec
-    if spec.workflow_ref is not None and spec.workflow_ref.name not in scene.workflows:
-        name = spec.workflow_ref.name
-        yield "workflowRef", f"Workflow {name}", did_you_mean(name, scene.workflows)
-    if spec.agent_ref is not None and spec.agent_ref.name not in scene.agents:
-        yield "agentRef", f"Agent {spec.agent_ref.name}", did_you_mean(spec.agent_ref.name, scene.agents)
+    targets: tuple[tuple[str, str, LocalRef | None, Collection[str]], ...] = (
+        ("workflowRef", "Workflow", spec.workflow_ref, scene.workflows),
+        ("agentRef", "Agent", spec.agent_ref, scene.agents),
+    )
+    for field, kind, ref, known in targets:
+        if ref is not None and ref.name not in known and (kind, ref.name) not in scene.refused:
+            yield field, f"{kind} {ref.name}", did_you_mean(ref.name, known)
 
 
 def judge_target_found(scene: Scene, subject: RunSubject) -> Iterator[Problem]:

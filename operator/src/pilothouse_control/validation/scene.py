@@ -24,10 +24,14 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that is there besides the object that is judged."""
+    """Everything that is there besides the object that is judged.
+
+    `refused` are kind and name of objects that were given but are none by their shape: their own findings say so.
+    """
 
     workflows: Mapping[str, Workflow] = field(default_factory=dict)
     agents: Mapping[str, Agent] = field(default_factory=dict)
+    refused: frozenset[tuple[str, str]] = frozenset()
     config_maps: Mapping[str, ConfigMap] = field(default_factory=dict)
     is_complete: bool = False
     durable_journal: bool = False

@@ -35,8 +35,9 @@ def judge_agents_elsewhere(scene: Scene, subject: WorkflowSubject) -> Iterator[P
 
 def _agents_not_found(scene: Scene, subject: WorkflowSubject) -> Iterator[tuple[FieldPath, str]]:
     for path, step in subject.steps():
-        if step.agent_ref is not None and step.agent_ref.name not in scene.agents:
-            yield (*path, "agentRef", "name"), step.agent_ref.name
+        name = step.agent_ref.name if step.agent_ref is not None else None
+        if name is not None and name not in scene.agents and ("Agent", name) not in scene.refused:
+            yield (*path, "agentRef", "name"), name
 
 
 def judge_tool_steps(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
