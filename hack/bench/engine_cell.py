@@ -18,7 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-WARM_UP_RUNS = 2
+WARM_UP_TURNS = 400
+"""Turns before anything is measured, as many for short runs as for long ones: else a short one measures a colder loop."""
 FINAL_TEXT = "done"
 
 Run = Callable[[int], Awaitable[str]]
@@ -327,8 +328,9 @@ def bytes_in(folder: Path) -> int:
 async def measure(loop: str, turns: int, runs: int, folder: Path) -> dict[str, object]:
     tool = Tool()
     wall, processor = [], []
+    warm_up = max(2, WARM_UP_TURNS // turns)
     async with LOOPS[loop](turns, tool, folder) as run:
-        for number in range(WARM_UP_RUNS + runs):
+        for number in range(warm_up + runs):
             calls_before = tool.calls
             started, used = time.perf_counter(), time.process_time()
             text = await run(number)
@@ -337,12 +339,12 @@ async def measure(loop: str, turns: int, runs: int, folder: Path) -> dict[str, o
             assert text == FINAL_TEXT, text
             assert tool.calls - calls_before == turns - 1, tool.calls - calls_before
     # Closed by now: a database's write-ahead log is in its file.
-    written = bytes_in(folder) / (WARM_UP_RUNS + runs) / turns
+    written = bytes_in(folder) / (warm_up + runs) / turns
     return {
         "loop": loop,
         "turns": turns,
-        "wall": statistics.median(wall[WARM_UP_RUNS:]) / turns * 1e6,
-        "processor": statistics.median(processor[WARM_UP_RUNS:]) / turns * 1e6,
+        "wall": statistics.median(wall[warm_up:]) / turns * 1e6,
+        "processor": statistics.median(processor[warm_up:]) / turns * 1e6,
         "bytes": round(written),
     }
 
