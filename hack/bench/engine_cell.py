@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 WARM_UP_TURNS = 400
-"""Turns before anything is measured, as many for short runs as for long ones: else a short one measures a colder loop."""
+"""Turns before anything is measured, for runs of any length: else a short one measures a colder loop."""
 FINAL_TEXT = "done"
 
 Run = Callable[[int], Awaitable[str]]
