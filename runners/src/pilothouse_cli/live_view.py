@@ -107,7 +107,8 @@ def _park(frame: Mapping[str, Any]) -> str:
 
 
 def _outcome(frame: Mapping[str, Any]) -> str:
-    return f"ended with {frame.get('signal')} ({frame.get('reason')})"
+    what = f"step {frame['step']}" if frame.get("step") else "run"  # a step's may be routed: the run goes on
+    return f"{what} ended with {frame.get('signal')} ({frame.get('reason')})"
 
 
 _FRAME_LINES = {

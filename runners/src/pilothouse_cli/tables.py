@@ -111,9 +111,13 @@ def _steps_table(snapshot: Snapshot) -> Table:
 
 def turns_view(rows: Sequence[TurnRow]) -> RenderableType:
     """Return the turns of a run as rows, and below them why steps ended abnormally."""
-    ends = [f"turn {row.turn}: {row.step} ended with {row.ends}: {row.why}" for row in rows if row.why]
+    ends = [f"turn {row.turn}: {row.step} ended with {row.ends}: {row.why}" for row in rows if _says_more(row)]
     whys = [Text(clean_line(end, 1000), style="red") for end in ends]
     return Group(_turns_table(rows), *([Text(), *whys] if whys else ()))
+
+
+def _says_more(row: TurnRow) -> bool:
+    return row.why.lower() not in ("", row.ends)  # Aborted adds nothing to aborted
 
 
 def _turns_table(rows: Sequence[TurnRow]) -> Table:

@@ -126,7 +126,8 @@ def test_turns_are_rows_with_calls_and_notes() -> None:
             finish="ToolCalls",
             notes=("Pause", "parked: Paused"),
         ),
-        TurnRow(3, "answer", iteration=1, ends="error", why="ModelAuthentication: set\x1b[31m\nTHE_KEY"),
+        TurnRow(3, "answer", iteration=2, ends="aborted", why="Aborted"),
+        TurnRow(4, "answer", iteration=1, ends="error", why="ModelAuthentication: set\x1b[31m\nTHE_KEY"),
     ]
     assert text_of(turns_view(rows)).splitlines() == [
         "TURN   STEP             ITER   CALLS                     TOKENS      COST   ENDS",
@@ -136,9 +137,10 @@ def test_turns_are_rows_with_calls_and_notes() -> None:
         "   2   investigate         1   look_up 0.25s                                ToolCalls",
         "                               refund tool_error 1.00s",
         "                               x …",
-        "   3   answer              1                                                error",
+        "   3   answer              2                                                aborted",
+        "   4   answer              1                                                error",
         "",
-        "turn 3: answer ended with error: ModelAuthentication: set�[31m THE_KEY",
+        "turn 4: answer ended with error: ModelAuthentication: set�[31m THE_KEY",
     ]
 
 
@@ -173,7 +175,8 @@ FRAMES: list[tuple[dict[str, Any], str | None]] = [
     ({"kind": "Control", "directive": "Steer", "id": "a1", "landing": "NotLanded"}, "Steer a1 notlanded"),
     ({"kind": "Control", "directive": "Pause", "landing": "Landed", "landedTurn": 4}, "Pause landed at turn 4"),
     ({"kind": "Park", "reason": "Paused", "event": "Ended"}, "goes on after: Paused"),
-    ({"kind": "Outcome", "signal": "x", "reason": "Complete"}, "ended with x (Complete)"),
+    ({"kind": "Outcome", "signal": "x", "reason": "Complete"}, "run ended with x (Complete)"),
+    ({"kind": "Outcome", "step": "s", "signal": "error", "reason": "Odd"}, "step s ended with error (Odd)"),
     ({"kind": "Outcome", "signal": "x"}, None),
     ({"kind": "New"}, None),
     ({}, None),
