@@ -53,6 +53,8 @@ def test_other_hosts_are_not(host: str) -> None:
         ("http://[fe80::1]/x", "metadata"),
         ("http://x:99999/", "it is no URL"),
         ("http://[::1/", "it is no URL"),
+        ("http://a b/x", "it is no URL: its host holds white space"),
+        ("http://a/b c", None),
     ],
 )
 def test_a_url_is_judged(url: str, want: str | None) -> None:

@@ -32,6 +32,8 @@ def url_problem(url: str) -> str | None:
 def _host_problem(parts: SplitResult, host: str) -> str | None:
     if not host:
         return "it names no host"
+    if any(letter.isspace() for letter in host):
+        return "it is no URL: its host holds white space"
     if parts.username is not None or parts.password is not None:
         return "it holds a user name or password; secrets stand in headers with valueFrom.secretKeyRef"
     if is_forbidden_host(host):
