@@ -347,7 +347,7 @@ class Driver:
                 outcome.message[:500],
                 hold.input if is_charged else 0,
                 hold.output if is_charged else 0,
-                (hold.cost or 0) if is_charged else 0,
+                hold.cost if is_charged else 0,
                 outcome.status,
                 outcome.retry_after,
                 outcome.mark,

@@ -169,14 +169,17 @@ class ModelStarted:
 
 @value
 class ModelFailed:
-    """The attempt gave no reply. What was charged: nothing, or the whole hold where it may have been billed."""
+    """The attempt gave no reply. What was charged: nothing, or the whole hold where it may have been billed.
+
+    `cost` is None where that has no known price.
+    """
 
     at: float
     kind: str
     message: str
     input: int = 0
     output: int = 0
-    cost: int = 0
+    cost: int | None = 0
     status: int | None = None
     retry_after: float | None = None
     mark: int | None = None

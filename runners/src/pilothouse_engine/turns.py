@@ -258,7 +258,16 @@ def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt + 1)
     if model.endpoint + 1 < len(planned.endpoints) and failure.kind not in ("Refused", "ContextWindowExceeded"):
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint + 1, 1)
-    return _exit(state, inputs, ERROR, failure_reason(failure.kind), failure.message)
+    return _exit(state, inputs, ERROR, failure_reason(failure.kind), _say_failure(planned, visit))
+
+
+def _say_failure(planned: PlannedStep, visit: Visit) -> str:
+    """Return what went wrong, and whether the provider asked for a longer wait than there is."""
+    failure, deadline = visit.failure, planned.agent.retry.deadline_seconds
+    assert failure is not None
+    if failure.retry_after is None or failure.at + failure.retry_after < visit.trying_since + deadline:
+        return failure.message
+    return f"{failure.message}; it asks to wait {failure.retry_after:g} s, past retry.deadlineSeconds ({deadline})"
 
 
 def failure_reason(kind: str) -> str:

@@ -68,7 +68,19 @@ async def test_a_retry_after_past_the_total_deadline_spends_the_attempts() -> No
     run = scenario([failure("RateLimited", retry_after=100.0)], agent_step(retry=retry))
     end = await run.finish()
     assert end.exit.error is not None and end.exit.error.type == "ModelRateLimited"
+    assert end.exit.error.message == (
+        "the provider said RateLimited; it asks to wait 100 s, past retry.deadlineSeconds (60)"
+    )
     assert run.clock.monotonic() == 0
+
+
+async def test_a_failed_call_that_may_have_been_billed_makes_the_cost_unknown_where_no_price_is() -> None:
+    run = scenario([failure("Timeout"), answer("resolved")], agent_step(retry=ALWAYS))
+    await run.finish()
+    (failed,) = await run.facts_of(ModelFailed)
+    assert failed.input > 0
+    assert failed.cost is None
+    assert run.snapshot.cost.unknown
 
 
 async def test_the_deadline_covers_all_attempts_and_waits() -> None:
