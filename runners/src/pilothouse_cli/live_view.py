@@ -48,7 +48,8 @@ def live_view(
     controls = [Text(f"  {line}", style="magenta") for line in control_lines(snapshot.control)]
     waits = [Text(f"  {line}", style="magenta") for line in parked_lines(run, snapshot)]
     last = [Text(message, style="bold")] if message else _how_to_steer(run, steer_hint)
-    return Group(head, gauges, *newest, *controls, *waits, *last)
+    # A small window cuts from below: what waits for a person stands above what merely happened.
+    return Group(head, gauges, *waits, *controls, *newest, *last)
 
 
 def _tokens(run: AgentRun) -> str:
