@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -268,14 +269,19 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(terminal: Terminal, progre
     assert json.loads(terminal.type("show", "r1", "-o", "json"))["status"]["phase"] == "Succeeded"
 
 
+def ageless(table: str) -> str:
+    """Return a table without its ages: a second may pass between two of them."""
+    return re.sub(r"\b\d+s\b", "0s", table)
+
+
 @pytest.mark.parametrize("columns", ["many", "-3", "0", "9" * 9, "８"])
 def test_a_width_that_is_none_does_not_change_what_a_pipe_gets(
     inside: Inside, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     inside.type("run", inside.write("w.yaml", SHORT), "--name", "r1", "-o", "name")
-    want = inside.type("list")
+    want = ageless(inside.type("list"))
     monkeypatch.setenv("COLUMNS", columns)
-    assert inside.type("list") == want
+    assert ageless(inside.type("list")) == want
     assert "r1" in want
 
 
