@@ -182,6 +182,7 @@ def test_the_check_says_which_file_differs_how_and_what_to_run(
     assert "run `make generate`" in said
 
 
+@pytest.mark.slow
 def test_generating_repairs_what_the_check_found(checkout: Path) -> None:
     (checkout / "crds" / "agents.pilothouse.dev.yaml").write_text("{}")
     (checkout / CHART_CRDS / "pilots.yaml").write_text("{}")

@@ -152,6 +152,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pad", [10, 300_000])
 def test_a_killed_writer_leaves_whole_batches_and_every_acknowledged_one(process_backend: Backend, pad: int) -> None:
     acknowledged = 0

@@ -120,6 +120,7 @@ async def test_raw_bytes_come_as_they_were_written() -> None:
     assert set(odd.headers) == {"x-odd", "content-length"}
 
 
+@pytest.mark.slow
 async def test_hundreds_of_requests_each_get_the_next_entry() -> None:
     with serving(build_app(Script.model_validate({"turns": [{"text": str(n)} for n in range(400)]}))) as port:
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
@@ -142,6 +143,7 @@ async def test_a_wrong_script_is_refused_before_anything_is_served(tmp_path: Pat
         serve(path, ready=lambda url: pytest.fail(f"served at {url}"))
 
 
+@pytest.mark.slow
 async def test_the_server_says_where_it_listens_and_ends_on_an_interrupt(tmp_path: Path) -> None:
     path = tmp_path / "script.yaml"
     path.write_text("turns: [{text: served}, {error: {kind: Timeout}}, {error: {kind: Disconnect}}]")

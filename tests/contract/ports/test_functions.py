@@ -224,6 +224,7 @@ async def test_results_are_bounded_on_both_sides_of_the_pipe() -> None:
     assert got == FunctionFailure("TooLarge", "it sent more than 100,000 bytes")
 
 
+@pytest.mark.slow
 async def test_a_timeout_kills_the_child_and_what_it_started(tmp_path: Path) -> None:
     source = """
         import os, subprocess, time
@@ -407,6 +408,7 @@ async def test_temporary_files_the_network_and_installed_packages_work() -> None
     assert await run(source) == FunctionReply({"zone": "Europe/Berlin", "doubled": ["A"]})
 
 
+@pytest.mark.slow
 async def test_memory_processor_time_and_files_are_bounded() -> None:
     got = await run("def build(a): return {'n': len(bytearray(200_000_000))}")
     assert got == FunctionReply({"n": 200_000_000})

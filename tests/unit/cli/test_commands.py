@@ -203,6 +203,7 @@ def test_inputs_and_settings_reach_the_run(inside: Inside) -> None:
     assert run["status"]["run"]["tokens"]["budget"] == 900
 
 
+@pytest.mark.slow
 def test_what_init_writes_is_valid_runs_and_passes_its_own_test(inside: Inside) -> None:
     inside.type("init", "hello")
     assert inside.type("validate", "hello", "--strict") == ""
@@ -225,6 +226,7 @@ def test_a_graph_names_every_step(inside: Inside, form: str) -> None:
         assert step in graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirect", "settings", "code", "printed", "said"),
     [
@@ -255,6 +257,7 @@ def test_streams_of_any_kind_end_in_no_internal_fault(
     assert said in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("progress", ["2>&1 | head -1", "2> /dev/full", "2>&-"])
 def test_a_run_goes_on_when_nobody_reads_its_progress(terminal: Terminal, progress: str) -> None:
     terminal.write("w.yaml", SHORT)
@@ -291,6 +294,7 @@ def test_help_is_quick_because_it_imports_little() -> None:
     assert done.stdout == "\n"
 
 
+@pytest.mark.slow
 def test_completion_knows_the_commands_and_the_runs(inside: Inside) -> None:
     inside.type("run", inside.write("w.yaml", SHORT), "--name", "r1", "-o", "name")
     for words, want in (("pilothouse pa", "pause"), ("pilothouse pause r", "r1")):
