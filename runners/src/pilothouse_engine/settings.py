@@ -9,7 +9,6 @@ class Settings:
 
     control_grace_seconds: float = 60.0
     abort_grace_seconds: float = 30.0
-    approval_hold_seconds: float = 30.0
     publish_interval_seconds: float = 1.0
     max_response_bytes: int = 1_048_576
     max_context_bytes: int = 262_144
