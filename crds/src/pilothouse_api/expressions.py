@@ -6,6 +6,7 @@ The library is loaded at the first use: a process that meets no expression does 
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 MAX_EXPRESSION_CHARS = 4096
 MAX_DEPTH = 128
+_CONTAINERS = (dict, list, Mapping)
+"""Dicts first: the test for any other mapping is slow."""
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = frozenset({"BOOL", "INT", "UINT", "DOUBLE", "STRING", "NULL"})
 
 POLICY_VARIABLES = (
@@ -41,10 +45,15 @@ class ExpressionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled expression; may be evaluated many times, with other values each time."""
+    """A compiled expression; may be evaluated many times, with other values each time.
+
+    `_names` are the declared variables that its text names: the others are not converted, which costs more than most
+    expressions do. None where nothing was declared.
+    """
 
     text: str
     _compiled: "cel.Expression"
+    _names: tuple[str, ...] | None = None
 
     def evaluate(self, variables: Mapping[str, Any]) -> Any:
         """Return the scalar (bool, int, float, str or None) that the expression gives for JSON-like variables.
@@ -52,10 +61,11 @@ class Expression:
         Raises ExpressionError for a name that is missing, a type that does not fit, too many iterations, values
         nested deeper than 128 levels, and a result that is no scalar.
         """
-        if _is_deeper(variables, MAX_DEPTH):  # the library recurses on the C stack: 10,000 levels kill the process
+        data = dict(variables) if self._names is None else {n: variables[n] for n in self._names if n in variables}
+        if _is_deeper(data, MAX_DEPTH):  # the library recurses on the C stack: 10,000 levels kill the process
             raise ExpressionError(f"{_shorten(self.text)}: the values are nested deeper than {MAX_DEPTH} levels")
         try:
-            value = self._compiled.eval(data=dict(variables))
+            value = self._compiled.eval(data=data)
             kind = value.type().name()
             if kind not in _SCALARS and kind != "ERROR":  # converting a large list could fill the memory
                 raise ExpressionError(f"{_shorten(self.text)} gives a {kind.lower()}; it must give a scalar")
@@ -77,7 +87,8 @@ class Expression:
 def _compile(text: str, variables: frozenset[str] | None, times: frozenset[str]) -> Expression:
     try:
         environment = _environment(variables or frozenset(), times)
-        return Expression(text, environment.compile(text, disable_check=variables is None))
+        names = None if variables is None else tuple(variables.intersection(_IDENTIFIER.findall(text)))
+        return Expression(text, environment.compile(text, disable_check=variables is None), names)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ExpressionError(f"{_shorten(text)}: {_tidy(str(error))}") from None
 
@@ -127,8 +138,8 @@ def _is_deeper(value: Any, limit: int) -> bool:
         level = [
             child
             for parent in level
-            for child in (parent.values() if isinstance(parent, Mapping) else parent)
-            if isinstance(child, Mapping | list)
+            for child in (parent if isinstance(parent, list) else parent.values())
+            if isinstance(child, _CONTAINERS)
         ]
         if not level:
             return False

@@ -54,21 +54,25 @@ def find_and_mask(text: str, detectors: Iterable[Detector]) -> Masked:
 
     What is found is looked at again: a value that was glued to another one can stand free once that one is masked.
     """
-    detectors, counts = tuple(detectors), Counter[str]()
-    for _ in range(_MOST_PASSES):
-        masked = _mask_once(text, detectors)
+    detectors = tuple(detectors)
+    masked = _mask_once(text, detectors)
+    if not masked.counts:
+        return masked
+    counts = Counter(masked.counts)
+    for _ in range(_MOST_PASSES - 1):
+        masked = _mask_once(masked.text, detectors)
         if not masked.counts:
             break
-        text = masked.text
         counts.update(masked.counts)
-    return Masked(text, counts)
+    return Masked(masked.text, counts)
 
 
 def _mask_once(text: str, detectors: tuple[Detector, ...]) -> Masked:
     view = View(text)
-    findings = _merged(sorted((f for find in detectors for f in find(view)), key=lambda f: (f.start, -f.end)))
-    if not findings:
+    found = [finding for find in detectors for finding in find(view)]
+    if not found:
         return Masked(text, {})
+    findings = _merged(sorted(found, key=lambda f: (f.start, -f.end)))
     bare = _bare_numbers(text, findings)
     pieces, done = [], 0
     for finding in findings:

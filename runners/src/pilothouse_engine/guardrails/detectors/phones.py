@@ -39,6 +39,8 @@ _MAX_JUDGED = 1000
 
 def find_phones(view: View) -> Iterator[Finding]:
     """Yield phone numbers."""
+    if _GROUP.search(view.folded) is None:
+        return
     for start, end in (*_international(view.folded), *_north_american(view.folded), *_national(view.folded)):
         if _stands_alone(view.folded, start, end):
             first, last = _with_parentheses(view.folded, start, end)
