@@ -129,6 +129,7 @@ def engine_run(turns: int, tool: Tool, open_journal) -> Run:
             model=ScriptedModel(clock),
             http=Http(),
             functions=None,
+            mcp=None,
             secrets=None,
             journal=open_journal(number),
             store=Store(),

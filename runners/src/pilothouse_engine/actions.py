@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.v1alpha1.agent import AgentSpec, ModelEndpoint
 from pilothouse_engine.facts import CallStarted, Facts, ModelStarted
 from pilothouse_engine.ports import Directives, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings
@@ -24,6 +24,13 @@ class ReadControl:
     """Read the directives, after so many seconds."""
 
     after: float = 0.0
+
+
+@value
+class ListTools:
+    """Ask the MCP servers that the agent's tools name what they offer, all at once, and journal what came of it."""
+
+    agent: AgentSpec
 
 
 @value
@@ -94,7 +101,7 @@ class Release:
     """The run goes on in another attempt: publish the park and stop."""
 
 
-Action = Commit | ReadControl | CallModel | Execute | Sleep | WaitParked | Finish | Release
+Action = Commit | ReadControl | ListTools | CallModel | Execute | Sleep | WaitParked | Finish | Release
 
 
 @dataclass(slots=True)

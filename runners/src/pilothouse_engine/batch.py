@@ -91,11 +91,12 @@ def check_tool_max_calls(gate: GateInput) -> Verdict:
     tool = gate.tool
     if tool is None or tool.tool.max_calls is None:
         return _ALLOW
-    name = tool.tool.name
-    used = gate.visit.runs_by_tool.get(name, 0) + sum(call.asked.name == name for call in gate.ahead)
+    names, runs = gate.planned.names_beside(tool), gate.visit.runs_by_tool
+    used = sum(runs.get(name, 0) for name in names) + sum(call.asked.name in names for call in gate.ahead)
     if used < tool.tool.max_calls:
         return _ALLOW
-    return Answer("tool_max_calls", f"{name} was called {used} times, which is all it may be; go on without it")
+    what = tool.tool.name if tool.entry is None else f"a tool of {tool.entry}"
+    return Answer("tool_max_calls", f"{what} was called {used} times, which is all it may be; go on without it")
 
 
 def check_truncation(gate: GateInput) -> Verdict:
@@ -166,7 +167,7 @@ def plan_batch(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Return what happens next to the calls of the newest reply."""
     visit = state.visit
     assert visit is not None
-    planned = catalog.agent(visit.step)
+    planned = catalog.offer(visit)
     limits = catalog.limits(visit.step, state.limits)
     closing = _plan_closing(state, inputs, planned, limits)
     if closing is not None:

@@ -1,7 +1,7 @@
 """What follows from the plan alone: steps by id, tools by name, effects, prices. Looked up often, worked out once."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan, text_key
@@ -11,10 +11,11 @@ from pilothouse_api.v1alpha1.base import Model
 from pilothouse_api.v1alpha1.common import Effect, TextSource
 from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.account import Price, price_of
+from pilothouse_engine.facts import ToolSurface
 from pilothouse_engine.limits import Limits, effective_limits
 from pilothouse_engine.ports import ToolSpec
 from pilothouse_engine.results import compact
-from pilothouse_engine.state import MESSAGE_OVERHEAD, text_bytes
+from pilothouse_engine.state import MESSAGE_OVERHEAD, Visit, text_bytes
 from pilothouse_engine.steps.registry import EXECUTORS
 from pilothouse_engine.tool_schemas import build_tool_specs
 
@@ -56,6 +57,8 @@ class PlannedTool:
     tool: Tool
     work: Work | None
     effect: Effect
+    entry: str | None = None
+    """The tool entry of the agent, where this is one of the tools of an MCP server that it allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,14 @@ class PlannedStep:
     tools: Mapping[str, PlannedTool]
     specs: tuple[ToolSpec, ...]
     specs_bytes: int
+    asks_servers: bool = False
+    """Whether a tool is of an MCP server, so that the servers are asked before the first model call of a visit."""
+
+    def names_beside(self, tool: PlannedTool) -> Collection[str]:
+        """Return the names of the tools that share this one's entry, and so its maxCalls."""
+        if tool.entry is None:
+            return (tool.tool.name,)
+        return [name for name, other in self.tools.items() if other.entry == tool.entry]
 
 
 class NotSupported(Exception):
@@ -85,6 +96,7 @@ class Catalog:
         self.steps: dict[str, Step] = {step.id: step for step in plan.spec.steps}
         self._known_price = known_price
         self._agents: dict[str, PlannedStep] = {}
+        self._offered: tuple[ToolSurface, PlannedStep] | None = None
         self._work: dict[str, Work] = {}
         self._prices: dict[tuple[str, int], Price | None] = {}
         self._limits: tuple[str | None, RunLimits | None, Limits] | None = None
@@ -106,6 +118,15 @@ class Catalog:
         if planned is None:
             planned = self._agents[step_id] = self._plan_agent(self.steps[step_id])
         return planned
+
+    def offer(self, visit: Visit) -> PlannedStep:
+        """Return the Agent step with all that a visit of it offers, tools of MCP servers too; raises NotSupported."""
+        planned, surface = self.agent(visit.step), visit.surface
+        if surface is None:
+            return planned
+        if self._offered is None or self._offered[0] is not surface:
+            self._offered = surface, _add_surface(planned, surface)
+        return self._offered[1]
 
     def work(self, step_id: str) -> Work:
         """Return what a step of the graph executes."""
@@ -157,19 +178,14 @@ class Catalog:
         agent = self.plan.agent_of(step)
         if agent.guardrails is not None or agent.policy or self.plan.spec.policy:
             raise NotSupported(f"guardrails and policies of step {step.id} are not supported yet")
-        tools = {tool.name: self._plan_tool(tool) for tool in agent.tools}
+        tools = {tool.name: self._plan_tool(tool) for tool in agent.tools if tool.mcp is None}
         specs: tuple[ToolSpec, ...] = ()
         if tools:
             tools[READ_TOOL_RESULT] = PlannedTool(READ_TOOL, None, "ReadOnly")
             specs = (*build_tool_specs(self.plan, agent), _READ_SPEC)
-        size = sum(
-            text_bytes(spec.name)
-            + text_bytes(spec.description)
-            + text_bytes(compact(spec.parameters))
-            + MESSAGE_OVERHEAD
-            for spec in specs
-        )
-        return PlannedStep(step, agent, (agent.model, *agent.model.fallbacks), tools, specs, size)
+        asks = any(tool.mcp is not None for tool in agent.tools)
+        endpoints = (agent.model, *agent.model.fallbacks)
+        return PlannedStep(step, agent, endpoints, tools, specs, _bytes_of(specs), asks)
 
     def _plan_tool(self, tool: Tool) -> PlannedTool:
         if tool.inline_step is not None:
@@ -177,10 +193,39 @@ class Catalog:
         elif tool.step is not None:
             work = self.work(tool.step)
         else:
-            raise NotSupported(f"tool {tool.name} is neither a step nor an inlineStep; others are not supported yet")
+            raise NotSupported(f"tool {tool.name} is a delegate; those are not supported yet")
         if work.kind not in EXECUTORS or tool.approval != "Never" or tool.background:
             raise NotSupported(f"tool {tool.name}: kind {work.kind}, approval or background are not supported yet")
         return PlannedTool(tool, work, tool.effect or work.effect)
+
+
+def _bytes_of(specs: Iterable[ToolSpec]) -> int:
+    return sum(
+        text_bytes(spec.name) + text_bytes(spec.description) + text_bytes(compact(spec.parameters)) + MESSAGE_OVERHEAD
+        for spec in specs
+    )
+
+
+def _add_surface(planned: PlannedStep, surface: ToolSurface) -> PlannedStep:
+    """Return a step with the tools that its servers listed, after its own."""
+    from pilothouse_engine.mcp_tools import declared_form
+    from pilothouse_engine.steps.mcp import ListedCall
+
+    servers = {server.name: server for server in planned.agent.mcp_servers}
+    entries = {tool.name: tool for tool in planned.agent.tools}
+    tools = {name: tool for name, tool in planned.tools.items() if name != READ_TOOL_RESULT}
+    for offered in surface.tools:
+        entry = entries[offered.entry]
+        effect = entry.effect or "Once"
+        params = ListedCall(server=servers[offered.server], tool=offered.tool)
+        work = Work(offered.name, "MCP", params, effect)
+        tools[offered.name] = PlannedTool(declared_form(entry, offered), work, effect, entry.name)
+    if not tools:
+        return planned
+    tools[READ_TOOL_RESULT] = PlannedTool(READ_TOOL, None, "ReadOnly")
+    own = (spec for spec in planned.specs if spec is not _READ_SPEC)
+    specs = (*own, *(offered.spec() for offered in surface.tools), _READ_SPEC)
+    return replace(planned, tools=tools, specs=specs, specs_bytes=_bytes_of(specs))
 
 
 _BRANCHES = ("api_call", "mcp", "resource", "router", "function", "response", "approval", "delegate")

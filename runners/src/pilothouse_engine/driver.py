@@ -11,6 +11,7 @@ from typing import Any, TypeVar, assert_never
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
+from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
 from pilothouse_engine.account import Hold, charge
 from pilothouse_engine.actions import (
@@ -20,6 +21,7 @@ from pilothouse_engine.actions import (
     Execution,
     Finish,
     Inputs,
+    ListTools,
     ReadControl,
     ReadSlice,
     Release,
@@ -126,6 +128,8 @@ class Driver:
         self._must_flush = False
         self._journal_lost_at: float | None = None
         self._is_urgent = False
+        self._sessions_of = 0
+        """The visit that has asked MCP servers, whose sessions end with it."""
 
     async def run(self) -> AttemptEnd:
         """Advance the run until the attempt ends."""
@@ -139,12 +143,16 @@ class Driver:
                 end = await self._perform()
                 if end is not None:
                     return end
+                if self._sessions_of:
+                    await self._end_sessions()
         except _Ends as ends:
             return ends.end
         except Fenced as fenced:
             return Lost("Fenced", str(fenced))
         finally:
             watch.cancel()
+            if self._sessions_of:
+                await self._ports.mcp.end_visit()
             await asyncio.gather(watch, return_exceptions=True)
             await self._publisher.aclose()
             await self._alarms.aclose()
@@ -176,6 +184,8 @@ class Driver:
                 self._commit(facts)
                 if self._is_urgent:
                     await self._publish_urgent()
+            case ListTools(agent):
+                await self._list_tools(agent)
             case CallModel():
                 await self._call_model(action)
             case Execute(executions):
@@ -320,6 +330,22 @@ class Driver:
             for key in directives.control.steer:
                 inputs.first_seen.setdefault(key, now)
 
+    # ------------------------------------------------------------ MCP servers
+
+    async def _list_tools(self, agent: AgentSpec) -> None:
+        from pilothouse_engine.mcp_listing import list_surface
+
+        await self._flush()
+        self._sessions_of = self._state.visits
+        seconds = self._remaining(self._inputs.now)
+        self._commit(await list_surface(self._state, agent, self._ports.mcp, self._alarms, seconds, self._now))
+
+    async def _end_sessions(self) -> None:
+        if self._state.visit is None:
+            self._sessions_of = 0
+            await self._flush()
+            await self._alarms.bound(self._ports.mcp.end_visit(), None)
+
     # ------------------------------------------------------------ models and calls
 
     async def _call_model(self, action: CallModel) -> None:
@@ -356,7 +382,7 @@ class Driver:
         return ReplyReceived(
             now,
             outcome.text,
-            asked_calls(started.turn, outcome.calls, self._catalog.agent(visit.step).tools),
+            asked_calls(started.turn, outcome.calls, self._catalog.offer(visit).tools),
             outcome.finish,
             taken.input,
             taken.output,
@@ -385,6 +411,8 @@ class Driver:
         work, began = execution.work, self._now()
         if isinstance(work, ReadSlice):
             return finish_slice(execution, work, began)
+        if work.kind == "MCP":
+            self._sessions_of = self._state.visits
         end: StepEnd | TimedOut | Cut = await self._alarms.bound(
             EXECUTORS[work.kind](work, self._ports), min(execution.timeout, self._remaining(began))
         )

@@ -67,7 +67,7 @@ def build_tool_execution(
         return Execution(started, _read_slice(visit, arguments, limits.max_tool_result_chars), 1.0, "ToolTimeout")
     timeout = min(limits.tool_timeout, float(tool.timeout_seconds or limits.tool_timeout))
     context = {**state.public_context(), **state.engine_context, **arguments}
-    work = build_step_call(catalog, inputs, planned.work, planned.effect, key, context)
+    work = build_step_call(catalog, inputs, planned.work, planned.effect, key, context, arguments)
     return Execution(
         started,
         work,
@@ -80,7 +80,13 @@ def build_tool_execution(
 
 
 def build_step_call(
-    catalog: Catalog, inputs: Inputs, work: Work, effect: str, key: str, context: Mapping[str, Any]
+    catalog: Catalog,
+    inputs: Inputs,
+    work: Work,
+    effect: str,
+    key: str,
+    context: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
 ) -> StepCall:
     """Return what an executor is handed; raises IntegrityError for a text that is not what was planned."""
     run = catalog.plan.run
@@ -94,6 +100,7 @@ def build_step_call(
         idempotency_key=None if effect == "ReadOnly" else key,
         may_repeat=effect != "Once",
         settings=inputs.settings,
+        arguments=arguments,
         texts=catalog.texts_of(work),
     )
 

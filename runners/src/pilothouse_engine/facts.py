@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from pilothouse_engine.ports import JournalCorrupt, RawEntry
+from pilothouse_engine.ports import JournalCorrupt, RawEntry, ToolSpec
 from pilothouse_engine.values import value
 
 VERSION = 1
@@ -66,6 +66,25 @@ class AskedCall:
     is_declared: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """One tool of an MCP server as it is offered: the row by which a call is resolved.
+
+    `name` is what the model calls, `entry` the name of the agent's tool entry, whose effect, approval and limits hold.
+    """
+
+    name: str
+    entry: str
+    server: str
+    tool: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def spec(self) -> ToolSpec:
+        """Return it as a model is shown it."""
+        return ToolSpec(self.name, self.description, self.parameters)
+
+
 @value
 class RunStarted:
     """The run began with this plan."""
@@ -99,6 +118,19 @@ class PromptOpened:
 
     at: float
     messages: tuple[PromptMessage, ...]
+
+
+@value
+class ToolSurface:
+    """The tools of MCP servers that the visit offers, whatever the servers list later.
+
+    `left_out` names the optional servers that could not tell theirs; `warnings` say what else is not offered.
+    """
+
+    at: float
+    tools: tuple[OfferedTool, ...]
+    left_out: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @value
@@ -321,6 +353,7 @@ Fact = (
     | AttemptStarted
     | StepEntered
     | PromptOpened
+    | ToolSurface
     | ModeAnswered
     | SteerAnswered
     | ApprovalAnswered
@@ -345,7 +378,7 @@ FACTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)
 
 # ---------------------------------------------------------------- the form in the journal
 
-_NESTED = frozenset({"messages", "calls"})
+_NESTED = frozenset({"messages", "calls", "tools"})
 """Fields that are tuples of values; a kind of fact has one at most."""
 
 

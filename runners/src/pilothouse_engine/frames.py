@@ -17,6 +17,7 @@ from pilothouse_engine.facts import (
     SteerAnswered,
     StepEntered,
     StepFinished,
+    ToolSurface,
     decode_all,
 )
 from pilothouse_engine.parks import iso
@@ -90,6 +91,22 @@ def _call_finished(state: RunState, fact: CallFinished) -> Iterator[Frame]:
     yield _frame(state, fact.at, "ToolCall", tool=tool, code=fact.code or "ok", seconds=round(fact.seconds, 3))
 
 
+def _tool_surface(state: RunState, fact: ToolSurface) -> Iterator[Frame]:
+    visit = state.visit
+    assert visit is not None
+    left_out = list(fact.left_out) or None
+    yield _frame(
+        state,
+        fact.at,
+        "Tools",
+        turn=state.next_turn,
+        step=visit.step,
+        offered=len(fact.tools),
+        leftOut=left_out,
+        warnings=len(fact.warnings),
+    )
+
+
 def _mode_answered(state: RunState, fact: ModeAnswered) -> Iterator[Frame]:
     yield _frame(state, fact.at, "Control", directive=fact.mode, landing=fact.state, landedTurn=fact.turn, by=fact.by)
 
@@ -121,6 +138,7 @@ def _run_ended(state: RunState, fact: RunEnded) -> Iterator[Frame]:
 _BUILDERS: Mapping[type[Any], Callable[[RunState, Any], Iterator[Frame]]] = {
     StepEntered: _step_entered,
     StepFinished: _step_finished,
+    ToolSurface: _tool_surface,
     ReplyReceived: _reply_received,
     CallFinished: _call_finished,
     ModeAnswered: _mode_answered,

@@ -7,15 +7,19 @@ nothing about a visit that has begun.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, McpTools, Tool
 from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_engine.facts import OfferedTool
 from pilothouse_engine.mcp_schemas import SchemaRefused, clean_text, normalise_schema, open_schema
-from pilothouse_engine.ports import McpFailure, McpListing, McpTool, ToolSpec
+from pilothouse_engine.ports import McpFailure, McpListing, McpTool
+from pilothouse_engine.results import compact
 
 MAX_OFFERED = 128
 """Most tools of MCP servers for one agent: providers refuse more."""
+
+MAX_SURFACE_CHARS = 262_144
+"""Most characters of all descriptions and schemas together: they are journaled, and sent with every request."""
 
 MAX_DESCRIPTION_CHARS = 1_024
 MAX_WARNINGS = 32
@@ -26,29 +30,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTool:
-    """One tool of a server as it is offered: the row by which a call is resolved.
-
-    `name` is what the model calls, `entry` the name of the agent's tool entry, whose effect, approval and limits hold.
-    """
-
-    name: str
-    entry: str
-    server: str
-    tool: str
-    description: str
-    parameters: Mapping[str, Any]
-
-    def spec(self) -> ToolSpec:
-        """Return it as a model is shown it."""
-        return ToolSpec(self.name, self.description, self.parameters)
-
-
-@dataclass(frozen=True, slots=True)
 class McpSurface:
-    """What is offered of all servers, in the order of the agent's list, and what was left out."""
+    """What is offered of all servers, in the order of the agent's list; what was left out, and which servers were."""
 
     tools: tuple[OfferedTool, ...]
+    left_out: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -73,19 +59,22 @@ def build_surface(agent: AgentSpec, answers: Mapping[str, McpListing | McpFailur
     """
     warnings = _Warnings()
     listings: dict[str, McpListing] = {}
+    left_out: list[str] = []
     for server in used_servers(agent):
         answer = answers[server.name]
         if isinstance(answer, McpListing):
             listings[server.name] = answer
         elif server.required:
-            return McpMissing(server.name, f"MCP server {server.name} cannot tell its tools: {answer.message}")
+            what = f"MCP server {server.name} cannot tell its tools: {answer.message}"
+            return McpMissing(server.name, f"{what}; a server that can be done without has required: false")
         else:
+            left_out.append(server.name)
             warnings.add(f"MCP server {server.name} is left out: {answer.message}")
-    offered: dict[str, OfferedTool] = {}
+    offered = _Offered()
     for entry in agent.tools:
         if entry.mcp is not None and entry.mcp.server in listings:
             _offer_entry(entry, entry.mcp, listings[entry.mcp.server], offered, warnings)
-    return McpSurface(tuple(offered.values()), warnings.texts())
+    return McpSurface(tuple(offered.tools.values()), tuple(left_out), warnings.texts())
 
 
 def declared_form(entry: Tool, offered: OfferedTool) -> Tool:
@@ -102,9 +91,7 @@ def declared_form(entry: Tool, offered: OfferedTool) -> Tool:
     )
 
 
-def _offer_entry(
-    entry: Tool, mcp: McpTools, listing: McpListing, offered: dict[str, OfferedTool], warnings: "_Warnings"
-) -> None:
+def _offer_entry(entry: Tool, mcp: McpTools, listing: McpListing, offered: "_Offered", warnings: "_Warnings") -> None:
     """Add the tools that one entry allows; what an earlier entry or tool has is not offered twice."""
     seen: set[str] = set()
     for tool in _allowed(mcp, listing.tools, warnings):
@@ -117,10 +104,10 @@ def _offer_entry(
         if not tool.name or not _NAME.fullmatch(name):
             warnings.add(f"{label} is left out: providers do not take the name {clean_text(name, 80)!r}")
             continue
-        if name in offered:
-            _note_collision(mcp, tool, offered[name], label, warnings)
+        if name in offered.tools:
+            _note_collision(mcp, tool, offered.tools[name], label, warnings)
             continue
-        if len(offered) >= MAX_OFFERED:
+        if len(offered.tools) >= MAX_OFFERED:
             warnings.add(f"{label} and later ones are left out: at most {MAX_OFFERED} are offered; narrow mcp.allow")
             return
         try:
@@ -128,7 +115,10 @@ def _offer_entry(
         except SchemaRefused as refused:
             warnings.add(f"{label} is left out: {refused}")
             continue
-        offered[name] = OfferedTool(name, entry.name, mcp.server, tool.name, _describe(entry, mcp, tool), parameters)
+        description = _describe(entry, mcp, tool)
+        if not offered.add(OfferedTool(name, entry.name, mcp.server, tool.name, description, parameters)):
+            what = f"what is offered would be larger than {MAX_SURFACE_CHARS:,} characters; narrow mcp.allow"
+            warnings.add(f"{label} is left out: {what}")
 
 
 def _note_collision(mcp: McpTools, tool: McpTool, other: OfferedTool, label: str, warnings: "_Warnings") -> None:
@@ -159,6 +149,23 @@ def _describe(entry: Tool, mcp: McpTools, tool: McpTool) -> str:
         return entry.description
     theirs = f"MCP server {mcp.server} says: {own}" if own else f"A tool of MCP server {mcp.server}."
     return f"{entry.description} {theirs}" if entry.description else theirs
+
+
+class _Offered:
+    """What is offered so far, by name, and how large it is."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, OfferedTool] = {}
+        self._chars = 0
+
+    def add(self, tool: OfferedTool) -> bool:
+        """Add a tool; tell whether there was room for it."""
+        chars = len(tool.description) + len(compact(tool.parameters))
+        if self._chars + chars > MAX_SURFACE_CHARS:
+            return False
+        self._chars += chars
+        self.tools[tool.name] = tool
+        return True
 
 
 class _Warnings:

@@ -435,6 +435,7 @@ class Ports:
     model: Model
     http: Http
     functions: Functions
+    mcp: Mcp
     secrets: Secrets
     journal: Journal
     store: RunStore

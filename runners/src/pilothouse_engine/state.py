@@ -36,6 +36,7 @@ from pilothouse_engine.facts import (
     SteerAnswered,
     StepEntered,
     StepFinished,
+    ToolSurface,
 )
 from pilothouse_engine.ports import Frame, Message, RequestedCall
 from pilothouse_engine.results import compact, shown_result
@@ -82,6 +83,7 @@ class Visit:
     stage: Stage = "Opening"
     account: Account = field(default_factory=Account)
 
+    surface: ToolSurface | None = None
     messages: list[Message] = field(default_factory=list)
     raw_from: dict[int, int] = field(default_factory=dict)
     prompt_bytes: int = 0
@@ -400,6 +402,11 @@ def _prompt_opened(state: RunState, fact: PromptOpened) -> None:
     visit.stage = "Ready"
 
 
+def _tool_surface(state: RunState, fact: ToolSurface) -> None:
+    state.tick += 1  # servers may take seconds: what people ask is read again before the model is
+    _visit(state).surface = fact
+
+
 def _model_started(state: RunState, fact: ModelStarted) -> None:
     visit = _visit(state)
     _open_turn(state, fact.turn)
@@ -601,6 +608,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     AttemptStarted: _attempt_started,
     StepEntered: _step_entered,
     PromptOpened: _prompt_opened,
+    ToolSurface: _tool_surface,
     ModeAnswered: _mode_answered,
     SteerAnswered: _steer_answered,
     ApprovalAnswered: _approval_answered,

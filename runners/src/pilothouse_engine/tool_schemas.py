@@ -48,10 +48,10 @@ class InvalidArguments:
 def build_tool_specs(plan: Plan, agent: AgentSpec) -> tuple[ToolSpec, ...]:
     """Return the tools that are offered to the model, in the order of the agent's list.
 
-    Raises ValueError for a tool that is neither `step` nor `inlineStep`: validation refuses those until MCP and
-    delegates are built, and tools are never made up.
+    Tools of MCP servers are not among them: they are known once the servers were asked (`mcp_tools`). Raises
+    ValueError for a delegate: validation refuses those until they are built, and tools are never made up.
     """
-    return tuple(_spec_of(plan, tool) for tool in agent.tools)
+    return tuple(_spec_of(plan, tool) for tool in agent.tools if tool.mcp is None)
 
 
 def check_arguments(plan: Plan, tool: Tool, arguments_text: str) -> Arguments | InvalidArguments:
@@ -106,6 +106,8 @@ def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
 def _derive(plan: Plan, step: Step | InlineStep) -> dict[str, Any]:
     if step.api_call is not None:
         return _derive_from_templates(step.api_call, _known_keys(plan))
+    if step.mcp is not None:
+        return _derive_from_paths((), placeholders_of(step.mcp.arguments), _known_keys(plan))
     if step.resource is not None:
         return {"type": "object", "properties": {"payload": {"type": "object"}}}
     return {"type": "object", "properties": {}, "additionalProperties": True}
@@ -118,10 +120,15 @@ def _derive_from_templates(call: APICall, known: frozenset[str]) -> dict[str, An
         *(path for text in call.query.values() for path in placeholders(text)),
         *(path for header in call.headers for path in placeholders(header.value or "")),
     ]
+    return _derive_from_paths(in_text, placeholders_of(call.body), known)
+
+
+def _derive_from_paths(in_text: Iterable[str], in_json: Iterable[str], known: frozenset[str]) -> dict[str, Any]:
+    """Return paths as properties: what stands in a text is one, what stands in JSON may be any value."""
     properties: dict[str, Any] = {}
     for path in in_text:
         _add_path(properties, path.split("."), {"type": "string"})
-    for path in placeholders_of(call.body):
+    for path in in_json:
         _add_path(properties, path.split("."), {})
     required = [name for name in properties if name not in known]
     return {"type": "object", "properties": properties, **({"required": required} if required else {})}

@@ -13,7 +13,7 @@ from pilothouse_engine.account import (
     reserve,
     room_for_answer,
 )
-from pilothouse_engine.actions import Action, CallModel, Commit, Inputs, ReadControl, Sleep
+from pilothouse_engine.actions import Action, CallModel, Commit, Inputs, ListTools, ReadControl, Sleep
 from pilothouse_engine.batch import plan_batch
 from pilothouse_engine.catalog import Catalog, NotSupported, PlannedStep
 from pilothouse_engine.context import fit_writes
@@ -95,7 +95,7 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Plan the turn that begins, from the top of engine.md §1."""
     visit = state.visit
     assert visit is not None
-    planned = catalog.agent(visit.step)
+    planned = catalog.offer(visit)
     if state.abort is not None:
         return _exit(state, inputs, ABORTED, state.abort.cause or "Aborted", state.abort.reason or "")
     ended = _plan_recovery(planned, state, inputs)
@@ -117,7 +117,10 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
             return _finish_without_answer(planned, state, inputs)
         message = f"{visit.replies} iterations were made: raise limits.maxIterations ({limits.max_iterations})"
         return _exit(state, inputs, MAX_ITERATIONS, "MaxIterations", message)
-    return _plan_call(catalog, state, inputs, _purpose(planned, state, limits, iteration), 0, 1)
+    purpose = _purpose(planned, state, limits, iteration)
+    if planned.asks_servers and visit.surface is None and purpose not in TOOLS_OFF:
+        return ListTools(planned.agent)
+    return _plan_call(catalog, state, inputs, purpose, 0, 1)
 
 
 def _purpose(planned: PlannedStep, state: RunState, limits: Limits, iteration: int) -> Purpose:
@@ -161,7 +164,7 @@ def _plan_call(
     limits = catalog.limits(visit.step, state.limits)
     remaining = limits.remaining(state.account, visit.account)
     price = catalog.price(visit.step, endpoint)
-    planned = catalog.agent(visit.step)
+    planned = catalog.offer(visit)
     longest = planned.endpoints[endpoint].max_output_tokens or ASSUMED_OUTPUT_TOKENS
     hold = reserve(prompt_bound(planned, visit, purpose, endpoint), longest, price, remaining)
     if isinstance(hold, Hold):
@@ -204,7 +207,7 @@ def _call(
 ) -> Action:
     visit = state.visit
     assert visit is not None
-    planned = catalog.agent(visit.step)
+    planned = catalog.offer(visit)
     model = planned.endpoints[endpoint]
     try:
         script = catalog.text(model.script) if model.script is not None else None
@@ -250,7 +253,7 @@ def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
         return Commit((landed,))
     if failure is None:  # the call was interrupted and the run goes on: make it again
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt)
-    planned = catalog.agent(visit.step)
+    planned = catalog.offer(visit)
     due = _retry_due(planned, visit)
     if due is not None:
         if inputs.now < due:
@@ -294,7 +297,7 @@ def _plan_answer(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Judge the text of a reply: continue it, accept it, have it repaired, or end the step."""
     visit = state.visit
     assert visit is not None and visit.model is not None and visit.reply is not None
-    planned = catalog.agent(visit.step)
+    planned = catalog.offer(visit)
     limits = catalog.limits(visit.step, state.limits)
     has_iteration_left = visit.replies < limits.max_iterations and visit.model.purpose in ("Regular", "BudgetWrapUp")
     text = "".join(visit.parts)

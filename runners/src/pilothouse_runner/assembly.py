@@ -2,13 +2,27 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from pilothouse_api.plan import Plan
-from pilothouse_engine.ports import FrameSink, Journal, Ports, RunStore, Secrets
+from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_engine.ports import (
+    FrameSink,
+    Journal,
+    McpFailure,
+    McpListing,
+    McpResult,
+    Ports,
+    RunStore,
+    Secrets,
+)
 from pilothouse_runner.adapters.clock import SystemClock
 from pilothouse_runner.adapters.functions import ProcessFunctions
 from pilothouse_runner.adapters.http import HttpxHttp
 from pilothouse_runner.adapters.models import ModelRouter
+
+if TYPE_CHECKING:
+    from pilothouse_runner.adapters.mcp import SdkMcp
 
 
 def named_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
@@ -26,14 +40,19 @@ def named_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, s
 async def open_ports(
     *, journal: Journal, store: RunStore, frames: FrameSink, secrets: Secrets, environment: Mapping[str, str]
 ) -> AsyncIterator[Ports]:
-    """Give the ports, and close the connections to models afterwards; `environment` is for Function steps."""
+    """Give the ports, and close connections and sessions afterwards.
+
+    `environment` is what Function steps and MCP servers over stdio see.
+    """
     clock = SystemClock()
     model = ModelRouter(secrets, clock)
+    mcp = McpWhenAsked(secrets, environment)
     try:
         yield Ports(
             model=model,
             http=HttpxHttp(),
             functions=ProcessFunctions(environment),
+            mcp=mcp,
             secrets=secrets,
             journal=journal,
             store=store,
@@ -41,4 +60,47 @@ async def open_ports(
             clock=clock,
         )
     finally:
+        await mcp.aclose()
         await model.aclose()
+
+
+class McpWhenAsked:
+    """MCP servers, and nothing of what they need before a run asks one."""
+
+    def __init__(self, secrets: Secrets, environment: Mapping[str, str]) -> None:
+        self._secrets = secrets
+        self._environment = environment
+        self._mcp: SdkMcp | None = None
+
+    async def list_tools(self, server: McpServer, deadline: float) -> McpListing | McpFailure:
+        """Return all tools of a server or why they cannot be told."""
+        return await self._opened().list_tools(server, deadline)
+
+    async def call_tool(
+        self,
+        server: McpServer,
+        tool: str,
+        arguments: Mapping[str, Any],
+        idempotency_key: str | None,
+        timeout: float,
+        max_bytes: int,
+    ) -> McpResult | McpFailure:
+        """Return what a tool gave or why it gave nothing."""
+        return await self._opened().call_tool(server, tool, arguments, idempotency_key, timeout, max_bytes)
+
+    async def end_visit(self) -> None:
+        """Close the sessions, where there are any."""
+        if self._mcp is not None:
+            await self._mcp.end_visit()
+
+    async def aclose(self) -> None:
+        """Close the sessions, at the end of the attempt."""
+        if self._mcp is not None:
+            await self._mcp.aclose()
+
+    def _opened(self) -> "SdkMcp":
+        from pilothouse_runner.adapters.mcp import SdkMcp
+
+        if self._mcp is None:
+            self._mcp = SdkMcp(self._secrets, environment=self._environment)
+        return self._mcp

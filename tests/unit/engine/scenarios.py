@@ -12,6 +12,7 @@ from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_engine.facts import Fact, decode_all
 from pilothouse_engine.frames import fold
 from pilothouse_engine.ports import (
+    Mcp,
     Model,
     ModelFailure,
     ModelReply,
@@ -29,6 +30,7 @@ from pilothouse_engine.testing.frames import ListFrameSink
 from pilothouse_engine.testing.functions import Function, InProcessFunctions
 from pilothouse_engine.testing.http import ScriptedHttp
 from pilothouse_engine.testing.journal import MemoryJournal
+from pilothouse_engine.testing.mcp import InProcessMcp
 from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_engine.testing.store import MemoryRunStore
 
@@ -143,6 +145,7 @@ class Scenario:
     model: Model
     functions: dict[str, Function] = field(default_factory=dict)
     http: ScriptedHttp = field(default_factory=ScriptedHttp)
+    mcp: Mcp = field(default_factory=InProcessMcp)
     is_durable: bool = True
     settings: Settings = field(default_factory=Settings)
 
@@ -161,6 +164,7 @@ class Scenario:
             model=self.model,
             http=self.http,
             functions=self.ran,
+            mcp=self.mcp,
             secrets=DictSecrets(),
             journal=self.journal,
             store=self.store,

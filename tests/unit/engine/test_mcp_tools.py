@@ -13,6 +13,7 @@ from pilothouse_engine.mcp_schemas import SchemaRefused, clean_text, normalise_s
 from pilothouse_engine.mcp_tools import (
     MAX_DESCRIPTION_CHARS,
     MAX_OFFERED,
+    MAX_SURFACE_CHARS,
     MAX_WARNINGS,
     McpMissing,
     McpSurface,
@@ -152,7 +153,11 @@ DOWN = McpFailure("Connection", "it cannot be reached")
 
 def test_a_required_server_without_a_listing_ends_the_step() -> None:
     missing = build_surface(an_agent(entry("*")), {"github": DOWN})
-    assert missing == McpMissing("github", "MCP server github cannot tell its tools: it cannot be reached")
+    assert missing == McpMissing(
+        "github",
+        "MCP server github cannot tell its tools: it cannot be reached;"
+        " a server that can be done without has required: false",
+    )
 
 
 def test_an_optional_server_without_a_listing_is_left_out_with_a_warning() -> None:
@@ -160,6 +165,7 @@ def test_an_optional_server_without_a_listing_is_left_out_with_a_warning() -> No
     surface = offered(agent, github=DOWN, ops=listing("a"))
     assert names(surface) == ["ops__a"]
     assert surface.warnings == ("MCP server github is left out: it cannot be reached",)
+    assert surface.left_out == ("github",)
 
 
 def test_a_server_that_no_tool_names_is_not_asked() -> None:
@@ -332,6 +338,14 @@ def test_at_most_so_many_tools_are_offered_and_warnings_are_bounded() -> None:
     bad = offered(an_agent(entry("*")), github=listing(*(f"bad {n}" for n in range(500))))
     assert len(bad.warnings) == MAX_WARNINGS + 1
     assert bad.warnings[-1] == f"and {500 - MAX_WARNINGS} more like these"
+
+
+def test_what_is_offered_is_bounded_as_a_whole() -> None:
+    wide = {"type": "object", "properties": {f"p{n}": {"type": "string", "description": "x" * 300} for n in range(80)}}
+    surface = offered(an_agent(entry("*")), github=listing(*(McpTool(f"t{n}", "", wide) for n in range(40))))
+    assert sum(len(json.dumps(tool.parameters)) for tool in surface.tools) < 1.1 * MAX_SURFACE_CHARS
+    assert 5 < len(surface.tools) < 40
+    assert surface.warnings[0].endswith("narrow mcp.allow")
 
 
 # ---------------------------------------------------------------- arguments

@@ -133,7 +133,11 @@ def test_a_declared_schema_is_offered_closed_and_as_an_object() -> None:
 
 def test_a_tool_that_is_not_built_yet_is_never_made_up() -> None:
     with pytest.raises(ValueError, match="tool a is neither"):
-        specs_of(PLAN, {"name": "a", "mcp": {"server": "s", "allow": ["*"]}})
+        specs_of(PLAN, {"name": "a", "agentRef": {"name": "other"}})
+
+
+def test_tools_of_servers_are_not_known_before_the_servers_were_asked() -> None:
+    assert specs_of(PLAN, {"name": "a", "mcp": {"server": "s", "allow": ["*"]}}) == ()
 
 
 # ---------------------------------------------------------------- arguments

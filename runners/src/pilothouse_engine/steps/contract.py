@@ -22,6 +22,7 @@ class StepCall:
     templates see: the public keys (a tool's arguments merged in) and the engine's own `_` keys; an executor never
     changes it. `may_repeat` is true when the effect is ReadOnly or Idempotent: only then an executor may retry.
     `idempotency_key` is None when the effect is ReadOnly; where there is one it is sent.
+    `arguments` are a tool's own, as the model gave them; None for a step of the graph.
     `texts` holds resolved texts by `plan.text_key` (the source of a Function).
     """
 
@@ -34,6 +35,7 @@ class StepCall:
     idempotency_key: str | None
     may_repeat: bool
     settings: Settings
+    arguments: Mapping[str, Any] | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
 
 

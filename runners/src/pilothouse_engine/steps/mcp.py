@@ -22,7 +22,12 @@ _FAILURE_TYPES = {
 
 
 class ListedCall(McpCall):
-    """A call of an agent's tool: its arguments are the model's own, and no templates."""
+    """A tool that a server listed: its arguments are the model's own, and no templates.
+
+    The loop's deadline is the tool's; the adapter's is only there because it must have one.
+    """
+
+    timeout_seconds: int = 3600
 
 
 class McpPorts(Protocol):
@@ -39,13 +44,13 @@ async def execute_mcp(call: StepCall, ports: McpPorts) -> StepEnd:
     params = call.params
     assert isinstance(params, McpCall)
     try:
-        arguments = params.arguments if isinstance(params, ListedCall) else render_value(params.arguments, call.context)
+        arguments = call.arguments if isinstance(params, ListedCall) else render_value(params.arguments, call.context)
     except MissingPath as missing:
         return failed("MissingContext", f"mcp.arguments: {missing}")
     answer = await ports.mcp.call_tool(
         params.server,
         params.tool,
-        arguments,
+        arguments or {},
         call.idempotency_key,
         float(params.timeout_seconds),
         call.settings.max_response_bytes,

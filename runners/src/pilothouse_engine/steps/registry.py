@@ -2,14 +2,24 @@
 
 from collections.abc import Mapping
 
+from pilothouse_engine.ports import Ports
 from pilothouse_engine.steps.api_call import execute_api_call
-from pilothouse_engine.steps.contract import StepExecutor
+from pilothouse_engine.steps.contract import StepCall, StepEnd, StepExecutor
 from pilothouse_engine.steps.function import execute_function
 from pilothouse_engine.steps.response import execute_response
 from pilothouse_engine.steps.router import execute_router
 
+
+async def execute_mcp(call: StepCall, ports: Ports) -> StepEnd:
+    """Call a tool of an MCP server; what that takes is imported by the runs that do it."""
+    from pilothouse_engine.steps import mcp
+
+    return await mcp.execute_mcp(call, ports)
+
+
 EXECUTORS: Mapping[str, StepExecutor] = {
     "APICall": execute_api_call,
+    "MCP": execute_mcp,
     "Router": execute_router,
     "Function": execute_function,
     "Response": execute_response,

@@ -69,6 +69,7 @@ class Stage:
             model=unused,
             http=self,
             functions=self,
+            mcp=unused,
             secrets=self,
             journal=unused,
             store=unused,
@@ -93,6 +94,7 @@ def make_call() -> MakeCall:
         *,
         idempotency_key: str | None = None,
         may_repeat: bool = False,
+        arguments: Mapping[str, Any] | None = None,
         texts: Mapping[str, str] | None = None,
     ) -> StepCall:
         return StepCall(
@@ -105,6 +107,7 @@ def make_call() -> MakeCall:
             idempotency_key=idempotency_key,
             may_repeat=may_repeat,
             settings=Settings(max_response_bytes=1000),
+            arguments=arguments,
             texts=texts or {},
         )
 

@@ -51,8 +51,8 @@ async def test_templates_in_arguments_are_filled_in_and_the_key_is_sent(make_cal
 
 async def test_a_models_arguments_are_no_templates(make_call: MakeCall) -> None:
     world = giving(McpResult("ok"))
-    params = ListedCall(server=SERVER, tool="t", arguments={"text": "{{ _last_error }}"})
-    await execute_mcp(make_call(params, {"_last_error": "inside"}), world)
+    params, arguments = ListedCall(server=SERVER, tool="t"), {"text": "{{ _last_error }}"}
+    await execute_mcp(make_call(params, {"_last_error": "inside"}, arguments=arguments), world)
     assert world.mcp.calls[0].arguments == {"text": "{{ _last_error }}"}
 
 
