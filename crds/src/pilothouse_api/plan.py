@@ -10,7 +10,7 @@ from typing import Literal
 from pilothouse_api.digests import canonical_json, text_digest
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.base import JsonObject, Model
-from pilothouse_api.v1alpha1.common import TextSource
+from pilothouse_api.v1alpha1.common import Policy, TextSource
 from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
 
 
@@ -69,6 +69,15 @@ class LiveCeilings(Model):
     """Longest time that a paused run keeps its pod."""
 
 
+class AncestorPolicy(Model):
+    """A policy list that a run inherits from one that it is a child of."""
+
+    owner: str
+    """Whose list it is, such as `workflow support-triage`; stands in verdicts."""
+    rules: Policy
+    """The rules, in their order."""
+
+
 class Plan(Model):
     """Everything that a run executes."""
 
@@ -94,6 +103,8 @@ class Plan(Model):
     """`name/key` of the Secrets that the runner may read, sorted."""
     ceilings: LiveCeilings = LiveCeilings()
     """Bounds of limits that are changed on the live run."""
+    ancestor_policies: list[AncestorPolicy] = []
+    """Policy lists of the runs that this one is a child of; the strictest verdict of all lists wins."""
     session: str | None = None
     """The conversation."""
     pod: JsonObject = {}

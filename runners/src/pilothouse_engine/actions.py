@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, ModelEndpoint
 from pilothouse_engine.facts import CallStarted, Facts, ModelStarted
@@ -10,6 +10,10 @@ from pilothouse_engine.ports import Directives, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.steps.contract import StepCall
 from pilothouse_engine.values import value
+
+if TYPE_CHECKING:
+    from pilothouse_engine.policies.evaluation import PlannedPolicy
+    from pilothouse_engine.policies.questions import Question
 
 
 @value
@@ -78,6 +82,15 @@ class Execute:
 
 
 @value
+class AskPolicy:
+    """Ask the endpoints of these lists, and journal the verdict. `call` is empty for a model call."""
+
+    policies: "tuple[PlannedPolicy, ...]"
+    question: "Question"
+    call: str
+
+
+@value
 class Sleep:
     """Wait before the next attempt of a model call."""
 
@@ -101,7 +114,7 @@ class Release:
     """The run goes on in another attempt: publish the park and stop."""
 
 
-Action = Commit | ReadControl | ListTools | CallModel | Execute | Sleep | WaitParked | Finish | Release
+Action = Commit | ReadControl | ListTools | CallModel | Execute | AskPolicy | Sleep | WaitParked | Finish | Release
 
 
 @dataclass(slots=True)

@@ -8,12 +8,12 @@ from typing import Any, assert_never
 
 from pilothouse_api.plan import IntegrityError
 from pilothouse_api.signals import ABORTED, BUDGET_EXCEEDED, ERROR, MAX_ITERATIONS, UNRECOVERABLE
-from pilothouse_engine.actions import Action, Commit, Execute, Execution, Inputs
+from pilothouse_engine.actions import Action, AskPolicy, Commit, Execute, Execution, Inputs
 from pilothouse_engine.catalog import Catalog, PlannedStep, PlannedTool
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_exit, unknown_effect, unresolved
 from pilothouse_engine.executions import build_tool_execution
-from pilothouse_engine.facts import CallCode, CallFinished
+from pilothouse_engine.facts import CallCode, CallFinished, Facts
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import error_content
 from pilothouse_engine.state import Call, RunState, Visit, identity_of
@@ -34,6 +34,7 @@ class GateInput:
     planned: PlannedStep
     limits: Limits
     state: RunState
+    inputs: Inputs
     visit: Visit
     call: Call
     ahead: tuple[Call, ...]
@@ -60,6 +61,20 @@ class Answer:
 
 
 @value
+class Note:
+    """These facts are journaled, then the call is judged again."""
+
+    facts: Facts
+
+
+@value
+class Ask:
+    """Nobody knows yet: the policy endpoints must be asked first."""
+
+    action: AskPolicy
+
+
+@value
 class Exit:
     """The step ends; this call and the later ones are answered as not run."""
 
@@ -68,13 +83,14 @@ class Exit:
     message: str
 
 
-Verdict = Allow | Answer | Exit
-Gate = Callable[[GateInput], Verdict]
+Verdict = Allow | Answer | Note | Ask | Exit
+Gate = Callable[[GateInput, Allow], Verdict]
+"""What a gate says of a call that the gates before it have allowed."""
 
 _ALLOW = Allow()
 
 
-def check_tool_call_limit(gate: GateInput) -> Verdict:
+def check_tool_call_limit(gate: GateInput, allowed: Allow) -> Verdict:
     """Close the batch past maxToolCalls, of the visit or of the run."""
     limit, used = gate.limits.max_tool_calls, gate.visit.tool_calls + len(gate.ahead)
     if used >= limit:
@@ -83,38 +99,38 @@ def check_tool_call_limit(gate: GateInput) -> Verdict:
     if run_limit is not None and total >= run_limit:
         message = f"{total} tool calls were made in this run: raise limits.maxToolCalls of the run ({run_limit})"
         return Exit(UNRECOVERABLE, "ToolCallLimit", message)
-    return _ALLOW
+    return allowed
 
 
-def check_tool_max_calls(gate: GateInput) -> Verdict:
+def check_tool_max_calls(gate: GateInput, allowed: Allow) -> Verdict:
     """Refuse a tool past its own maxCalls."""
     tool = gate.tool
     if tool is None or tool.tool.max_calls is None:
-        return _ALLOW
+        return allowed
     names, runs = gate.planned.names_beside(tool), gate.visit.runs_by_tool
     used = sum(runs.get(name, 0) for name in names) + sum(call.asked.name in names for call in gate.ahead)
     if used < tool.tool.max_calls:
-        return _ALLOW
+        return allowed
     what = tool.tool.name if tool.entry is None else f"a tool of {tool.entry}"
     return Answer("tool_max_calls", f"{what} was called {used} times, which is all it may be; go on without it")
 
 
-def check_truncation(gate: GateInput) -> Verdict:
+def check_truncation(gate: GateInput, allowed: Allow) -> Verdict:
     """Run no call of a reply that was cut: its arguments may be half of what was meant."""
     if gate.visit.reply is not None and gate.visit.reply.finish == "Length":
         return Answer(
             "tool_arguments_truncated",
             "your reply was cut at the output limit, so no call of it was run; make fewer or shorter calls",
         )
-    return _ALLOW
+    return allowed
 
 
-def check_loop(gate: GateInput) -> Verdict:
+def check_loop(gate: GateInput, allowed: Allow) -> Verdict:
     """Answer the third identical call of a visit."""
     identity = identity_of(gate.call.asked)
     seen = gate.visit.identities.get(identity, 0) + sum(identity_of(call.asked) == identity for call in gate.ahead)
     if seen + 1 < GUARDED_AT:
-        return _ALLOW
+        return allowed
     return Answer(
         "tool_call_loop_guard",
         f"this is the same call for the {seen + 1}th time and was not run: change the tool, change the arguments,"
@@ -122,21 +138,48 @@ def check_loop(gate: GateInput) -> Verdict:
     )
 
 
-def check_known(gate: GateInput) -> Verdict:
+def check_known(gate: GateInput, allowed: Allow) -> Verdict:
     """Refuse a tool that is not offered, and name those that are."""
     if gate.tool is not None:
-        return _ALLOW
+        return allowed
     names = ", ".join(list(gate.planned.tools)[:MAX_NAMES_SHOWN])
     return Answer("tool_unknown", f"there is no such tool; there are: {names}")
 
 
-def check_call_arguments(gate: GateInput) -> Verdict:
+def check_call_arguments(gate: GateInput, allowed: Allow) -> Verdict:
     """Parse and validate the arguments."""
     assert gate.tool is not None, "check_known stands before"
     checked = check_arguments(gate.catalog.plan, gate.tool.tool, gate.call.asked.arguments)
     if isinstance(checked, InvalidArguments):
         return Answer("tool_invalid_arguments", checked.message)
     return Allow(checked.value)
+
+
+def check_policy(gate: GateInput, allowed: Allow) -> Verdict:
+    """Refuse what a policy denies; a verdict that is journaled is not asked for again."""
+    policies, verdict = gate.planned.tool_policies, gate.call.verdict
+    if not policies:
+        return allowed
+    from pilothouse_engine.policies.gating import plan_verdict, question_of_call, say_denial
+
+    if verdict is None:
+        assert gate.tool is not None and allowed.arguments is not None, "check_call_arguments stands before"
+        question = question_of_call(
+            gate.catalog.plan,
+            gate.state,
+            gate.planned.step,
+            gate.inputs.now,
+            tool=gate.call.asked.name,
+            arguments=allowed.arguments,
+            effect=gate.tool.effect,
+            ahead=len(gate.ahead),
+        )
+        action = plan_verdict(policies, question, gate.call.asked.id, gate.inputs.now)
+        if action is None:
+            return allowed
+        return Ask(action) if isinstance(action, AskPolicy) else Note(action.facts)
+    # Until approvals are built, a call that needs one cannot be allowed.
+    return allowed if verdict.verdict == "Allow" else Answer("tool_policy_denied", say_denial(verdict))
 
 
 GATES: tuple[Gate, ...] = (
@@ -146,18 +189,20 @@ GATES: tuple[Gate, ...] = (
     check_loop,
     check_known,
     check_call_arguments,
+    check_policy,
 )
-"""In the order of engine.md §3; a policy or a guardrail is one more row."""
+"""In the order of engine.md §3; a guardrail is one more row."""
 
 
 def judge_call(gate: GateInput) -> Verdict:
     """Return the verdict of the first gate that does not allow, else Allow with the arguments."""
-    verdict: Verdict = _ALLOW
+    allowed = _ALLOW
     for check in GATES:
-        verdict = check(gate)
+        verdict = check(gate, allowed)
         if not isinstance(verdict, Allow):
             return verdict
-    return verdict
+        allowed = verdict
+    return allowed
 
 
 # ---------------------------------------------------------------- what happens next to the batch
@@ -220,11 +265,13 @@ def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned:
     for call in visit.calls[visit.next_call :]:
         if call.finished is not None:
             continue
-        gate = GateInput(catalog, planned, limits, state, visit, call, tuple(ahead for ahead, _, _ in run))
+        gate = GateInput(catalog, planned, limits, state, inputs, visit, call, tuple(ahead for ahead, _, _ in run))
         action = None if run else _check_before_call(state, inputs, gate, parallel)
         if action is not None:
             return action
         verdict = judge_call(gate)
+        if isinstance(verdict, Note):
+            return Commit(verdict.facts)
         if not isinstance(verdict, Allow):
             return _run(catalog, state, inputs, run, limits) if run else _apply_verdict(state, inputs, call, verdict)
         tool = gate.tool
@@ -251,8 +298,10 @@ def _check_before_call(state: RunState, inputs: Inputs, gate: GateInput, paralle
     return Commit((landed,)) if landed is not None else None
 
 
-def _apply_verdict(state: RunState, inputs: Inputs, call: Call, verdict: Answer | Exit) -> Action:
+def _apply_verdict(state: RunState, inputs: Inputs, call: Call, verdict: Answer | Ask | Exit) -> Action:
     match verdict:
+        case Ask(action):
+            return action
         case Answer(code, message):
             content = error_content(code, message)
             return Commit((CallFinished(inputs.now, call.asked.id, content, code, signal=ERROR, message=message),))

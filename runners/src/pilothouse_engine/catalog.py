@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan, text_key
@@ -18,6 +19,9 @@ from pilothouse_engine.results import compact
 from pilothouse_engine.state import MESSAGE_OVERHEAD, Visit, text_bytes
 from pilothouse_engine.steps.registry import EXECUTORS
 from pilothouse_engine.tool_schemas import build_tool_specs
+
+if TYPE_CHECKING:
+    from pilothouse_engine.policies.evaluation import PlannedPolicy
 
 READ_TOOL_RESULT = "read_tool_result"
 
@@ -63,7 +67,7 @@ class PlannedTool:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """An Agent step: its agent, its endpoints in the order in which they are tried, its tools."""
+    """An Agent step: its agent, its endpoints in the order in which they are tried, its tools, its policy lists."""
 
     step: Step
     agent: AgentSpec
@@ -71,6 +75,8 @@ class PlannedStep:
     tools: Mapping[str, PlannedTool]
     specs: tuple[ToolSpec, ...]
     specs_bytes: int
+    model_policies: "tuple[PlannedPolicy, ...]" = ()
+    tool_policies: "tuple[PlannedPolicy, ...]" = ()
     asks_servers: bool = False
     """Whether a tool is of an MCP server, so that the servers are asked before the first model call of a visit."""
 
@@ -101,6 +107,7 @@ class Catalog:
         self._prices: dict[tuple[str, int], Price | None] = {}
         self._limits: tuple[str | None, RunLimits | None, Limits] | None = None
         self._texts: dict[str, str] = {}
+        self._policies: dict[str, tuple[PlannedPolicy, ...]] = {}
 
     def first_step(self) -> str:
         """Return the step that begins the run."""
@@ -134,6 +141,20 @@ class Catalog:
         if work is None:
             work = self._work[step_id] = _work_of(self.steps[step_id])
         return work
+
+    def policies(self, step_id: str) -> "tuple[PlannedPolicy, ...]":
+        """Return the policy lists that judge a step; where there are none, nothing of policy is loaded."""
+        known = self._policies.get(step_id)
+        if known is None:
+            plan, step = self.plan, self.steps[step_id]
+            own = plan.agent_of(step).policy if step.kind == "Agent" else []
+            known = ()
+            if own or plan.spec.policy or plan.ancestor_policies:
+                from pilothouse_engine.policies.evaluation import plan_policies
+
+                known = plan_policies(plan, step)
+            self._policies[step_id] = known
+        return known
 
     def price(self, step_id: str, endpoint: int) -> Price | None:
         """Return the price of an endpoint of an Agent step, None where it is not known."""
@@ -176,8 +197,8 @@ class Catalog:
 
     def _plan_agent(self, step: Step) -> PlannedStep:
         agent = self.plan.agent_of(step)
-        if agent.guardrails is not None or agent.policy or self.plan.spec.policy:
-            raise NotSupported(f"guardrails and policies of step {step.id} are not supported yet")
+        if agent.guardrails is not None:
+            raise NotSupported(f"guardrails of step {step.id} are not supported yet")
         tools = {tool.name: self._plan_tool(tool) for tool in agent.tools if tool.mcp is None}
         specs: tuple[ToolSpec, ...] = ()
         if tools:
@@ -185,7 +206,18 @@ class Catalog:
             specs = (*build_tool_specs(self.plan, agent), _READ_SPEC)
         asks = any(tool.mcp is not None for tool in agent.tools)
         endpoints = (agent.model, *agent.model.fallbacks)
-        return PlannedStep(step, agent, endpoints, tools, specs, _bytes_of(specs), asks)
+        policies = self.policies(step.id)
+        return PlannedStep(
+            step,
+            agent,
+            endpoints,
+            tools,
+            specs,
+            _bytes_of(specs),
+            asks_servers=asks,
+            model_policies=tuple(policy for policy in policies if policy.applies("ModelCall")),
+            tool_policies=tuple(policy for policy in policies if policy.applies("ToolCall")),
+        )
 
     def _plan_tool(self, tool: Tool) -> PlannedTool:
         if tool.inline_step is not None:

@@ -15,6 +15,7 @@ from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
 from pilothouse_engine.account import Hold, charge
 from pilothouse_engine.actions import (
+    AskPolicy,
     CallModel,
     Commit,
     Execute,
@@ -190,6 +191,8 @@ class Driver:
                 await self._call_model(action)
             case Execute(executions):
                 await self._execute(executions)
+            case AskPolicy():
+                await self._ask_policy(action)
             case ReadControl(after):
                 await self._read_control(after)
             case Sleep(seconds):
@@ -422,6 +425,15 @@ class Driver:
         finish = finish_tool if execution.is_tool else finish_step
         now = self._now()
         return finish(self._state, self._inputs, execution, outcome, now, now - began)
+
+    async def _ask_policy(self, action: AskPolicy) -> None:
+        from pilothouse_engine.policies.gating import ask_policy
+
+        await self._flush()
+        work = ask_policy(action, self._ports.http, self._now)
+        verdict = await self._alarms.bound(work, self._remaining(self._inputs.now))
+        if not isinstance(verdict, Cut):
+            self._commit((verdict,))
 
     # ------------------------------------------------------------ the end
 

@@ -252,6 +252,26 @@ class NoteAdded:
 
 
 @value
+class PolicyJudged:
+    """Policy has judged a model call (`call` is empty) or the call of a tool or a step; it is not asked again.
+
+    `at_gate` is ModelCall or ToolCall, `verdict` Allow, RequireApproval or Deny. `rule` and `owner` say which rule of
+    whose list decided, `is_failure` that it denies because it could not be judged, `is_asked` that an endpoint was.
+    """
+
+    at: float
+    call: str
+    turn: int
+    at_gate: str
+    verdict: str
+    rule: str = ""
+    message: str = ""
+    owner: str = ""
+    is_failure: bool = False
+    is_asked: bool = False
+
+
+@value
 class CallStarted:
     """A call passed its gates and runs in this attempt.
 
@@ -363,6 +383,7 @@ Fact = (
     | ReplyReceived
     | ReplyRejected
     | NoteAdded
+    | PolicyJudged
     | CallStarted
     | CallFinished
     | StepFinished

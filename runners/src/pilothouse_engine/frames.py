@@ -12,6 +12,7 @@ from pilothouse_engine.facts import (
     ParkBegan,
     ParkEnded,
     ParkReleased,
+    PolicyJudged,
     ReplyReceived,
     RunEnded,
     SteerAnswered,
@@ -42,7 +43,7 @@ def fold(entries: Sequence[RawEntry], context: Mapping[str, Any]) -> RunState:
     return state
 
 
-def _frame(state: RunState, at: float, kind: str, **fields: Any) -> Frame:
+def _frame(state: RunState, at: float, kind: str, /, **fields: Any) -> Frame:
     frame = {"kind": kind, "turn": state.turn, "time": iso(at), **fields}
     return frame if None not in fields.values() else {key: value for key, value in frame.items() if value is not None}
 
@@ -79,6 +80,10 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> Iterator[Frame]:
         toolCalls=len(fact.calls),
         tokens=state.account.used + fact.input + fact.output,
     )
+
+
+def _policy_judged(state: RunState, fact: PolicyJudged) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Policy", turn=fact.turn, at=fact.at_gate, rule=fact.rule, verdict=fact.verdict)
 
 
 def _call_finished(state: RunState, fact: CallFinished) -> Iterator[Frame]:
@@ -140,6 +145,7 @@ _BUILDERS: Mapping[type[Any], Callable[[RunState, Any], Iterator[Frame]]] = {
     StepFinished: _step_finished,
     ToolSurface: _tool_surface,
     ReplyReceived: _reply_received,
+    PolicyJudged: _policy_judged,
     CallFinished: _call_finished,
     ModeAnswered: _mode_answered,
     SteerAnswered: _steer_answered,

@@ -28,6 +28,7 @@ from pilothouse_engine.facts import (
     ParkBegan,
     ParkEnded,
     ParkReleased,
+    PolicyJudged,
     PromptOpened,
     ReplyReceived,
     ReplyRejected,
@@ -54,9 +55,13 @@ failed; a text waits to be judged; calls wait for their results."""
 
 @dataclass(slots=True)
 class Call:
-    """One call of the batch under way, or the one call of a step of the graph."""
+    """One call of the batch under way, or the one call of a step of the graph.
+
+    `verdict` is what policy said of its arguments.
+    """
 
     asked: AskedCall
+    verdict: PolicyJudged | None = None
     started: CallStarted | None = None
     finished: CallFinished | None = None
     is_counted: bool = False
@@ -89,6 +94,8 @@ class Visit:
     prompt_bytes: int = 0
     counted: CountedPrompt | None = None
 
+    verdict: PolicyJudged | None = None
+    judged_turn: int = 0
     model: ModelStarted | None = None
     failure: ModelFailed | None = None
     trying_since: float = 0.0
@@ -415,6 +422,7 @@ def _model_started(state: RunState, fact: ModelStarted) -> None:
     visit.account.take(hold)
     if visit.stage != "Calling":
         visit.trying_since = fact.at
+    visit.judged_turn = fact.turn
     visit.stage, visit.model, visit.failure = "Calling", fact, None
 
 
@@ -505,14 +513,30 @@ def _end_turn(state: RunState, visit: Visit) -> None:
 
 def _call_started(state: RunState, fact: CallStarted) -> None:
     visit = _visit(state)
-    call = visit.call_ids.get(fact.id)
-    if call is None:  # the one call of a step of the graph
-        call = Call(AskedCall(fact.id, "", fact.tool, "", fact.digest))
-        visit.calls, visit.call_ids = [call], {fact.id: call}
+    call = _call(visit, fact.id)
     if call.started is None and visit.is_agent:
         _count(state, visit, call)
         visit.runs_by_tool[fact.tool] = visit.runs_by_tool.get(fact.tool, 0) + 1
     call.started = fact
+
+
+def _call(visit: Visit, call_id: str) -> Call:
+    """Return a call by its id; the one call of a step of the graph begins with the first fact that names it."""
+    call = visit.call_ids.get(call_id)
+    if call is None:
+        call = Call(AskedCall(call_id, "", visit.step, "", ""))
+        visit.calls, visit.call_ids = [call], {call_id: call}
+    return call
+
+
+def _policy_judged(state: RunState, fact: PolicyJudged) -> None:
+    visit = _visit(state)
+    state.tick += fact.is_asked
+    if fact.call:
+        _call(visit, fact.call).verdict = fact
+    else:
+        _open_turn(state, fact.turn)
+        visit.verdict, visit.judged_turn = fact, fact.turn
 
 
 def _call_finished(state: RunState, fact: CallFinished) -> None:
@@ -618,6 +642,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     ReplyReceived: _reply_received,
     ReplyRejected: _reply_rejected,
     NoteAdded: _note_added,
+    PolicyJudged: _policy_judged,
     CallStarted: _call_started,
     CallFinished: _call_finished,
     StepFinished: _step_finished,

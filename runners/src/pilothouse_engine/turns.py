@@ -4,7 +4,15 @@ import logging
 from typing import assert_never
 
 from pilothouse_api.plan import IntegrityError
-from pilothouse_api.signals import ABORTED, BUDGET_EXCEEDED, DEFAULT, ERROR, MAX_ITERATIONS, UNRECOVERABLE
+from pilothouse_api.signals import (
+    ABORTED,
+    BUDGET_EXCEEDED,
+    DEFAULT,
+    ERROR,
+    MAX_ITERATIONS,
+    POLICY_DENIED,
+    UNRECOVERABLE,
+)
 from pilothouse_api.templates import MissingPath
 from pilothouse_engine.account import (
     ASSUMED_OUTPUT_TOKENS,
@@ -110,7 +118,8 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", spent)
     if planned.agent.mode == "Completion":
         attempt = visit.rejections + 1
-        return _plan_call(catalog, state, inputs, "Completion", 0, attempt)
+        gated = _plan_policy(catalog, state, inputs, planned)
+        return gated or _plan_call(catalog, state, inputs, "Completion", 0, attempt)
     iteration = visit.replies + 1
     if iteration > limits.max_iterations:
         if state.mode == "Finish":
@@ -120,7 +129,25 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     purpose = _purpose(planned, state, limits, iteration)
     if planned.asks_servers and visit.surface is None and purpose not in TOOLS_OFF:
         return ListTools(planned.agent)
-    return _plan_call(catalog, state, inputs, purpose, 0, 1)
+    gated = _plan_policy(catalog, state, inputs, planned)
+    return gated or _plan_call(catalog, state, inputs, purpose, 0, 1)
+
+
+def _plan_policy(catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep) -> Action | None:
+    """Ask policy for the turn that begins, once; Deny ends the step."""
+    visit = state.visit
+    assert visit is not None
+    if not planned.model_policies:
+        return None
+    from pilothouse_engine.policies.gating import plan_verdict, question_of_turn, say_denial
+
+    if visit.judged_turn != state.next_turn:
+        question = question_of_turn(catalog.plan, state, planned.step, inputs.now)
+        return plan_verdict(planned.model_policies, question, "", inputs.now)
+    verdict = visit.verdict
+    if verdict is None or verdict.turn != state.next_turn or verdict.verdict != "Deny":
+        return None
+    return _exit(state, inputs, POLICY_DENIED, "PolicyDenied", say_denial(verdict))
 
 
 def _purpose(planned: PlannedStep, state: RunState, limits: Limits, iteration: int) -> Purpose:

@@ -51,13 +51,14 @@ def plan_policy(owner: str, rules: Sequence[PolicyRule]) -> PlannedPolicy:
     return PlannedPolicy(owner, tuple(PlannedRule(r, compile_rule(r) if r.http is None else None) for r in rules))
 
 
-def plan_policies(plan: Plan, step: Step, ancestors: Sequence[PlannedPolicy] = ()) -> tuple[PlannedPolicy, ...]:
+def plan_policies(plan: Plan, step: Step) -> tuple[PlannedPolicy, ...]:
     """Return the lists that hold for the calls of a step: the workflow's, the agent's, the ancestors'."""
     lists = [plan_policy(f"workflow {plan.workflow.name}", plan.spec.policy)]
     if step.kind == "Agent":
         name = step.agent_ref.name if step.agent_ref is not None else f"of step {step.id}"
         lists.append(plan_policy(f"agent {name}", plan.agent_of(step).policy))
-    return tuple(policy for policy in (*lists, *ancestors) if policy.rules)
+    lists += [plan_policy(ancestor.owner, ancestor.rules) for ancestor in plan.ancestor_policies]
+    return tuple(policy for policy in lists if policy.rules)
 
 
 def evaluate_cel(policy: PlannedPolicy, at: At, variables: Mapping[str, Any]) -> Decision | Ask | None:
@@ -84,25 +85,39 @@ def _failure(at: At, owner: str, rule: str, reason: str) -> Decision:
     return Decision(at, "Deny", rule, f"the rule could not be judged, which denies: {reason}", owner, is_failure=True)
 
 
-async def judge_call(policies: Sequence[PlannedPolicy], question: Question, http: Http) -> Decision:
-    """Return the strictest verdict of all lists.
+def decide_by_expressions(policies: Sequence[PlannedPolicy], question: Question) -> Decision | None:
+    """Return the strictest verdict of all lists, or None where an endpoint has to be asked for it."""
+    found = _evaluate(policies, question)
+    if isinstance(found, Decision):
+        return found
+    decisions = [one for one in found if isinstance(one, Decision)]
+    return strictest(question.at, decisions) if len(decisions) == len(found) else None
 
-    No endpoint is asked where a list denies without one: no answer could be stricter. The others are asked at once.
-    """
-    lists = [policy for policy in policies if policy.applies(question.at)]
-    if not lists:
-        return Decision(question.at, "Allow")
-    variables = build_variables(question)
-    found = [evaluate_cel(policy, question.at, variables) for policy in lists]
-    denied = next((one for one in found if isinstance(one, Decision) and one.verdict == "Deny"), None)
-    if denied is not None:
-        return denied
+
+async def judge_call(policies: Sequence[PlannedPolicy], question: Question, http: Http) -> Decision:
+    """Return the strictest verdict of all lists; the endpoints are asked at once."""
+    found = _evaluate(policies, question)
+    if isinstance(found, Decision):
+        return found
     asked = [one for one in found if isinstance(one, Ask)]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_ask(one, question, http)) for one in asked]
     answers = {id(one): task.result() for one, task in zip(asked, tasks, strict=True)}
-    decisions = (answers[id(one)] if isinstance(one, Ask) else one for one in found if one is not None)
-    return strictest(question.at, decisions)
+    return strictest(question.at, (answers[id(one)] if isinstance(one, Ask) else one for one in found))
+
+
+def _evaluate(policies: Sequence[PlannedPolicy], question: Question) -> Decision | list[Decision | Ask]:
+    """Return what the lists say that have anything to say.
+
+    One that denies without an endpoint decides alone: no answer could be stricter, so none is asked for.
+    """
+    lists = [policy for policy in policies if policy.applies(question.at)]
+    if not lists:
+        return []
+    variables = build_variables(question)
+    found = [one for policy in lists if (one := evaluate_cel(policy, question.at, variables)) is not None]
+    denied = next((one for one in found if isinstance(one, Decision) and one.verdict == "Deny"), None)
+    return found if denied is None else denied
 
 
 async def _ask(ask: Ask, question: Question, http: Http) -> Decision:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse_api.expressions import POLICY_VARIABLES
-from pilothouse_api.plan import Origin, Plan, PlannedAgent, RunIdentity
+from pilothouse_api.plan import AncestorPolicy, Origin, Plan, PlannedAgent, RunIdentity
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.common import PolicyRule
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
@@ -341,9 +341,9 @@ def test_the_lists_of_a_step_are_those_of_workflow_agent_and_ancestors() -> None
         workflow=Origin(name="w", digest=""),
         spec=spec,
         agents={"judge": PlannedAgent(origin=Origin(name="judge", digest=""), spec=agent)},
+        ancestor_policies=[AncestorPolicy(owner="ancestor p", rules=[PolicyRule.model_validate(deny)])],
     )
-    parent = plan_policy("ancestor p", [PolicyRule.model_validate(deny)])
-    owners = [[one.owner for one in plan_policies(plan, step, [parent])] for step in plan.spec.steps]
+    owners = [[one.owner for one in plan_policies(plan, step)] for step in plan.spec.steps]
     assert owners == [
         ["workflow w", "agent judge", "ancestor p"],
         ["workflow w", "agent of step b", "ancestor p"],

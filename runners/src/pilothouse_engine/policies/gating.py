@@ -1,0 +1,110 @@
+"""Policy among the gates of calls and turns: what is asked, and what of the answer is journaled.
+
+Expressions are judged where the call is decided, without a wait; a list that an endpoint decides is an action. Both
+come back as one fact, and no policy is asked twice for one call.
+
+What a rule sees as `args` of a step of the graph are the inputs that the step would send, with its templates filled
+in: of an APICall `{method, url, query, body}` (the address as it is written, not escaped; headers are left out, since
+they may hold secrets), of a Function and an MCP call their arguments, of a Delegate its input, of a Resource its
+operation and object. Inputs that cannot be filled in deny: what the rule would have said is not known.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pilothouse_api.plan import Plan
+from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_engine.account import NANO
+from pilothouse_engine.actions import AskPolicy, Commit
+from pilothouse_engine.facts import PolicyJudged
+from pilothouse_engine.policies.evaluation import PlannedPolicy, decide_by_expressions, judge_call
+from pilothouse_engine.policies.questions import Question, Usage
+from pilothouse_engine.policies.verdicts import Decision
+from pilothouse_engine.ports import Http
+from pilothouse_engine.state import RunState
+
+
+def plan_verdict(
+    policies: Sequence[PlannedPolicy], question: Question, call: str, now: float
+) -> Commit | AskPolicy | None:
+    """Return how a call gets its verdict, or None where nothing matches it, which allows it and is not journaled."""
+    decision = decide_by_expressions(policies, question)
+    if decision is None:
+        return AskPolicy(tuple(policies), question, call)
+    if not decision.rule:
+        return None
+    return Commit((_judged(question, call, decision, now, is_asked=False),))
+
+
+async def ask_policy(action: AskPolicy, http: Http, now: Callable[[], float]) -> PolicyJudged:
+    """Return the verdict of lists that an endpoint decides."""
+    decision = await judge_call(action.policies, action.question, http)
+    return _judged(action.question, action.call, decision, now(), is_asked=True)
+
+
+def _judged(question: Question, call: str, decision: Decision, now: float, *, is_asked: bool) -> PolicyJudged:
+    return PolicyJudged(
+        now,
+        call,
+        question.turn,
+        decision.at,
+        decision.verdict,
+        decision.rule,
+        decision.message,
+        decision.owner,
+        decision.is_failure,
+        is_asked,
+    )
+
+
+def say_denial(verdict: PolicyJudged) -> str:
+    """Return why policy denies, for the model and for people."""
+    return f"policy {verdict.rule} of {verdict.owner} denies it: {verdict.message or 'it gives no reason'}"
+
+
+# ---------------------------------------------------------------- the question
+
+
+def question_of_turn(plan: Plan, state: RunState, step: Step, now: float) -> Question:
+    """Return the question that a model call asks."""
+    visit, account = state.visit, state.account
+    assert visit is not None
+    return Question(
+        at="ModelCall",
+        step=step.id,
+        agent=step.agent_ref.name if step.agent_ref is not None else "",
+        workflow=plan.workflow.name,
+        namespace=plan.run.namespace,
+        turn=state.next_turn,
+        iteration=visit.replies + 1,
+        now=datetime.fromtimestamp(now, UTC),
+        usage=Usage(account.used, account.cost / NANO, state.total_tool_calls),
+        labels=plan.run.labels,
+    )
+
+
+def question_of_call(
+    plan: Plan,
+    state: RunState,
+    step: Step,
+    now: float,
+    *,
+    tool: str,
+    arguments: Mapping[str, Any],
+    effect: str,
+    ahead: int = 0,
+) -> Question:
+    """Return the question that a call asks; `ahead` are calls of the same parallel run that have not started."""
+    base = question_of_turn(plan, state, step, now)
+    return replace(
+        base,
+        at="ToolCall",
+        turn=state.turn,
+        iteration=base.iteration - 1,
+        tool=tool,
+        args=arguments,
+        effect=effect,
+        usage=replace(base.usage, tool_calls=base.usage.tool_calls + ahead),
+    )
