@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import PlannedText, text_key
 from pilothouse_api.v1alpha1.agent import Skill
-from pilothouse_api.v1alpha1.common import TextSource
+from pilothouse_api.v1alpha1.common import Hook, TextSource
 from pilothouse_control.findings import FieldPath
 from pilothouse_control.tree import walk
 from pilothouse_control.world import ConfigMap, artifact_name, newest_version
@@ -23,6 +23,7 @@ _TYPES_OF_FIELD: Mapping[str, frozenset[str]] = {
     "skills": frozenset({"skill"}),
     "script": frozenset(),
     "source": frozenset(),
+    "hooks": frozenset({"hook"}),
 }
 """Which artifact types a text field takes; a script and the source of a function are kept in plain ConfigMaps."""
 
@@ -50,6 +51,9 @@ def text_sites(spec: BaseModel, path: FieldPath = ("spec",)) -> Iterator[TextSit
     for place, node in walk(spec, path):
         if isinstance(node, Skill):
             yield TextSite(place, node.source(), _TYPES_OF_FIELD["skills"])
+        elif isinstance(node, Hook):
+            if node.artifact is not None:
+                yield TextSite(place, node.source(), _TYPES_OF_FIELD["hooks"])
         elif isinstance(node, TextSource):
             yield TextSite(place, node, _TYPES_OF_FIELD[str(place[-1])])
 

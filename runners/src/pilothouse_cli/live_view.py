@@ -112,6 +112,13 @@ def _outcome(frame: Mapping[str, Any]) -> str:
     return f"{what} ended with {frame.get('signal')} ({frame.get('reason')})"
 
 
+def _hook(frame: Mapping[str, Any]) -> str:
+    what = " ".join(str(frame[key]) for key in ("event", "step", "tool", "signal") if frame.get(key))
+    result = str(frame.get("result", "")).lower()
+    failed = "" if result == "done" else f" {result}: {frame.get('why')}"
+    return " ".join(filter(None, ("hook", str(frame.get("hook")), what))) + failed
+
+
 _FRAME_LINES = {
     "Step": _step,
     "Iteration": _iteration,
@@ -119,4 +126,5 @@ _FRAME_LINES = {
     "Control": _control,
     "Park": _park,
     "Outcome": _outcome,
+    "Hook": _hook,
 }

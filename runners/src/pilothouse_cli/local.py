@@ -5,7 +5,7 @@ import os
 import secrets as randomness
 import signal
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pilothouse_cli.exits import EXIT_FAILED, EXIT_USAGE, CliError
 from pilothouse_cli.local_state import STATE_FOLDER, RawRun, RunFolder, RunIsGone, RunIsLive, make_folder, not_found
 from pilothouse_cli.local_store import LocalRunStore
 from pilothouse_cli.terminal import say
+from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import FrameSink, JournalCorrupt, SecretUnavailable
 from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
 from pilothouse_runner.adapters.file_journal import FileJournal
@@ -99,7 +100,12 @@ def create_run(run: AgentRun, plan: Plan, state: Path) -> RunFolder:
     return make_folder(state, raw, text)
 
 
-def advance(folder: RunFolder, sink: FrameSink, on_release: Callable[[], None] = lambda: None) -> AttemptEnd:
+def advance(
+    folder: RunFolder,
+    sink: FrameSink,
+    on_release: Callable[[], None] = lambda: None,
+    observers: Sequence[Observer] = (),
+) -> AttemptEnd:
     """Make the next attempt of a run in this process, until it ends or is let go; raises CliError.
 
     SIGINT and SIGTERM release the run, `on_release` tells a person; a second SIGINT kills the process, and the
@@ -109,7 +115,7 @@ def advance(folder: RunFolder, sink: FrameSink, on_release: Callable[[], None] =
         with folder.hold():
             plan = load_plan(folder)
             attempt = _next_attempt(folder)
-            return asyncio.run(_attempt(folder, plan, Attempt(attempt), sink, on_release))
+            return asyncio.run(_attempt(folder, plan, Attempt(attempt), sink, on_release, observers))
     except RunIsGone:
         raise not_found(folder.name, str(folder.path.parent)) from None
     except RunIsLive as live:
@@ -123,7 +129,12 @@ def advance(folder: RunFolder, sink: FrameSink, on_release: Callable[[], None] =
 
 
 async def _attempt(
-    folder: RunFolder, plan: Plan, attempt: Attempt, sink: FrameSink, on_release: Callable[[], None]
+    folder: RunFolder,
+    plan: Plan,
+    attempt: Attempt,
+    sink: FrameSink,
+    on_release: Callable[[], None],
+    observers: Sequence[Observer],
 ) -> AttemptEnd:
     stop = Stop()
     _release_on_signals(stop, on_release)
@@ -134,7 +145,7 @@ async def _attempt(
         async with open_ports(
             journal=journal, store=store, frames=sink, secrets=secrets, environment=named_environment(plan, os.environ)
         ) as ports:
-            return await run_attempt(plan, ports, attempt, stop)
+            return await run_attempt(plan, ports, attempt, stop, observers)
     finally:
         journal.close()
 

@@ -52,6 +52,7 @@ from pilothouse_engine.facts import (
     encode,
 )
 from pilothouse_engine.frames import advance, fold
+from pilothouse_engine.observers import Watch
 from pilothouse_engine.parks import iso, parked_report
 from pilothouse_engine.ports import (
     Directives,
@@ -98,8 +99,9 @@ class _Ends(Exception):
 class Driver:
     """One attempt of one run."""
 
-    def __init__(self, plan: Plan, ports: Ports, attempt: Attempt, stop: Stop) -> None:
+    def __init__(self, plan: Plan, ports: Ports, attempt: Attempt, stop: Stop, watch: Watch | None = None) -> None:
         self._ports = ports
+        self._watch = watch
         self._attempt = attempt
         self._stop = stop
         self._catalog = Catalog(plan, ports.model.price, is_durable=ports.journal.durable)
@@ -218,6 +220,8 @@ class Driver:
         state = self._state
         for fact in facts:
             self._buffer.append(encode(fact))
+            if self._watch is not None:
+                self._watch.observe(state, fact)
             for frame in advance(state, fact):
                 self._ports.frames.emit(frame)
             kind = type(fact)
@@ -244,6 +248,8 @@ class Driver:
         entries, self._buffer = self._buffer, []
         await self._until_available(lambda: self._ports.journal.append(self._attempt.number, self._flushed, entries))
         self._flushed += len(entries)
+        if self._watch is not None:
+            self._watch.journaled()
         if self._journal_lost_at is not None:
             since, self._journal_lost_at = self._journal_lost_at, None
             self._commit((ParkEnded(self._now(), "JournalLost", since),))

@@ -21,6 +21,7 @@ from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
 from pilothouse_runner.adapters.secrets import FileSecrets
 from pilothouse_runner.assembly import named_environment, open_ports
+from pilothouse_runner.log_events import LogEvents
 from pilothouse_runner.log_lines import LogLines, LogLinesHandler
 from pilothouse_runner.settings import RunnerSettings, SettingsError, read_settings
 
@@ -106,7 +107,7 @@ async def run_in_cluster(
             secrets=FileSecrets(settings.secrets_path),
             environment=named_environment(plan, os.environ),
         ) as ports:
-            return await run_attempt(plan, ports, Attempt(settings.attempt, settings.settle), stop)
+            return await run_attempt(plan, ports, Attempt(settings.attempt, settings.settle), stop, [LogEvents(lines)])
     finally:
         await store.aclose()
 

@@ -158,6 +158,13 @@ AGENT_CASES = (
     ),
     RuleCase(
         "Hook",
+        "set event and action",
+        "Agent",
+        _completion(hooks=[{"artifact": "audit@1"}]),
+        _completion(hooks=[{"artifact": "audit@1", "event": "OnError", "action": "Log"}]),
+    ),
+    RuleCase(
+        "Hook",
         "set notify exactly when action is Notify",
         "Agent",
         _completion(hooks=[{"event": "OnError", "action": "Notify", "notify": {"step": "s"}}]),

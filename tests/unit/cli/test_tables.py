@@ -178,6 +178,11 @@ FRAMES: list[tuple[dict[str, Any], str | None]] = [
     ({"kind": "Outcome", "signal": "x", "reason": "Complete"}, "run ended with x (Complete)"),
     ({"kind": "Outcome", "step": "s", "signal": "error", "reason": "Odd"}, "step s ended with error (Odd)"),
     ({"kind": "Outcome", "signal": "x"}, None),
+    (
+        {"kind": "Hook", "hook": "work/0", "event": "AfterTool", "step": "s", "tool": "t", "result": "Done"},
+        "hook work/0 AfterTool s t",
+    ),
+    ({"kind": "Hook", "hook": "a@1", "event": "", "result": "Failed", "why": "no YAML"}, "hook a@1 failed: no YAML"),
     ({"kind": "New"}, None),
     ({}, None),
 ]

@@ -26,6 +26,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.catalog": "model",
         "pilothouse_engine.prompts": "steering skills system prompt contextInjection",
         "pilothouse_engine.outcome": "outcome",
+        "pilothouse_engine.hooks.firings": "hooks",
     },
     agent.ModelEndpoint: _ENDPOINT,
     agent.AgentModel: {**_ENDPOINT, "pilothouse_engine.catalog": "script fallbacks"},
@@ -55,6 +56,8 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     common.SecretKeyRef: {"pilothouse_runner.adapters.models.openai": "name key"},
     common.ConfigMapKeyRef: {"pilothouse_control.texts": "name key"},
     common.Header: {"pilothouse_engine.steps.api_request": "name value valueFrom"},
+    common.Hook: {"pilothouse_engine.hooks.firings": "event action notify artifact"},
+    common.NotifyAction: {"pilothouse_engine.hooks.firings": "step"},
     common.ValueFrom: {"pilothouse_engine.steps.api_request": "secretKeyRef"},
     workflow.WorkflowSpec: {
         "pilothouse_control.triggers": "description trigger suspend concurrencyPolicy",
@@ -62,6 +65,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.catalog": "steps limits",
         "pilothouse_operator.reconcile.workflows": "history",
         "pilothouse_engine.decide": "maxStepVisits",
+        "pilothouse_engine.hooks.firings": "hooks",
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
@@ -70,6 +74,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_api.plan": "agentRef agent",
         "pilothouse_engine.steps.registry": "apiCall router function response",
         "pilothouse_engine.routes": "routes",
+        "pilothouse_engine.hooks.firings": "hooks",
     },
     workflow.Trigger: {"pilothouse_control.triggers": "type schedule"},
     workflow.Schedule: {"pilothouse_control.triggers": "cron timeZone startingDeadlineSeconds"},

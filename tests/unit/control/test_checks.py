@@ -56,6 +56,10 @@ def a_router(cel: str, **routes: str) -> Raw:
     return {"id": "choose", "kind": "Router", "router": router, "routes": {"big": "end", **routes}}
 
 
+def notifying(*steps: Raw, step: str = "page") -> Raw:
+    return a_workflow(agent_step(), *steps, hooks=[{"event": "OnError", "action": "Notify", "notify": {"step": step}}])
+
+
 def a_schedule(cron: str = "0 7 * * 1-5", zone: str = "Europe/Berlin") -> Raw:
     return a_workflow(trigger={"type": "Schedule", "schedule": {"cron": cron, "timeZone": zone}})
 
@@ -65,7 +69,9 @@ def with_tool_step(tool_only_step: Raw, **tool: Any) -> list[Raw]:
     return [agent, a_workflow(ref_step("helper"), {**tool_only_step, "toolOnly": True})]
 
 
+A_HOOK = "[{event: AfterTool, action: Notify, notify: {step: page}}]"
 SMALL = properties("ticket", additionalProperties=False)
+CALLS_ONE = {"id": "page", "kind": "APICall", "toolOnly": True, "apiCall": {"url": "https://x/{{ step }}"}}
 PRICE = {"inputPerMillionUSD": "1", "outputPerMillionUSD": "2"}
 COST = {"costBudgetUSD": "0.50"}
 POLICY = {"name": "p", "at": "ToolCall", "verdict": "Deny"}
@@ -74,7 +80,6 @@ FALLBACK = {"name": "openai/small", "apiBase": "http://llm:4000/v1"}
 
 ROWS = [
     # ---- of any spec
-    Row("NotSupportedYet", [an_agent(hooks=[{"event": "OnError", "action": "Log"}])], [an_agent()], "spec.hooks"),
     Row("NotSupportedYet", [a_supervisor()], [an_agent()], "kind", "kind Supervisor"),
     Row(
         "NotSupportedYet",
@@ -461,7 +466,61 @@ ROWS = [
         "spec.steps[1].id",
         "no agent has it as a tool",
     ),
+    Row(
+        "StepUnreachable",
+        [a_workflow(agent_step(), CALLS_ONE)],
+        [notifying(CALLS_ONE)],
+        "spec.steps[1].id",
+        "no hook notifies through it",
+    ),
+    # ---- of hooks
+    Row(
+        "HookArtifactInvalid",
+        [an_agent(hooks=[{"artifact": "audit@1"}]), a_config_map("audit", "hook", **{"1": "[{event: Never}]"})],
+        [an_agent(hooks=[{"artifact": "audit@2"}]), a_config_map("audit", "hook", **{"2": A_HOOK})],
+        "spec.hooks[0]",
+        "the artifact audit@1 holds no hooks: hook 0.event",
+    ),
+    Row("NotifyStepInvalid", [notifying(CALLS_ONE, step="pag")], [notifying(CALLS_ONE)], "spec.hooks[0]", "mean page?"),
+    Row(
+        "NotifyStepInvalid",
+        [notifying(response_step("page"))],
+        [notifying({**CALLS_ONE, "toolOnly": False})],
+        "spec.hooks[0]",
+        "a step of kind Response",
+    ),
+    Row(
+        "NotifyStepInvalid",
+        [a_workflow(agent_step(hooks=[{"artifact": "audit@1"}])), a_config_map("audit", "hook", **{"1": A_HOOK})],
+        [
+            a_workflow(agent_step(hooks=[{"artifact": "audit@1"}]), CALLS_ONE),
+            a_config_map("audit", "hook", **{"1": A_HOOK}),
+        ],
+        "spec.steps[0].agent.hooks[0]",
+        "the artifact audit@1: notify.step names page",
+    ),
+    Row(
+        "HookNeverFires",
+        [a_workflow(agent_step(), response_step(hooks=[{"event": "AfterTool", "action": "Log"}]))],
+        [a_workflow(agent_step(hooks=[{"event": "AfterTool", "action": "Log"}]), response_step())],
+        "spec.steps[1].hooks[0]",
+        "step reply has no tools",
+    ),
+    Row(
+        "PayloadPathUnknown",
+        [notifying({**CALLS_ONE, "apiCall": {"url": "https://x/{{ ticket }}"}})],
+        [notifying({**CALLS_ONE, "apiCall": {"url": "https://x/{{ error.type }}"}})],
+        "spec.steps[1].apiCall.url",
+        "it sees the payload",
+    ),
     # ---- of contexts
+    Row(
+        "NeverResolves",
+        [a_workflow(agent_step(), CALLS_ONE, input=SMALL)],
+        [{**notifying(CALLS_ONE), "spec": {**notifying(CALLS_ONE)["spec"], "input": SMALL}}],
+        "spec.steps[1].apiCall.url",
+        "neither the input nor a step sets step",
+    ),
     Row(
         "NeverResolves",
         [a_workflow(call_step(url="https://x/{{ tiket.id }}"), input=SMALL)],

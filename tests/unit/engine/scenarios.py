@@ -11,6 +11,7 @@ from pilothouse_api.v1alpha1.agentrun import Snapshot
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_engine.facts import Fact, decode_all
 from pilothouse_engine.frames import fold
+from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import (
     Mcp,
     Model,
@@ -148,6 +149,7 @@ class Scenario:
     mcp: Mcp = field(default_factory=InProcessMcp)
     is_durable: bool = True
     settings: Settings = field(default_factory=Settings)
+    observers: Sequence[Observer] = ()
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
@@ -177,7 +179,7 @@ class Scenario:
         self.attempts = number or self.attempts + 1
         self.stop = Stop()
         attempt = Attempt(self.attempts, settle, self.settings)
-        return await self.clock.run(run_attempt(self.plan, self.ports(), attempt, self.stop))
+        return await self.clock.run(run_attempt(self.plan, self.ports(), attempt, self.stop, self.observers))
 
     async def finish(self, **kwargs: Any) -> Finished:
         """Run an attempt that must end the run."""

@@ -184,22 +184,36 @@ class NotifyAction(Model):
     """A hook's notification."""
 
     step: Name
-    """An APICall step of the workflow that is run on a copy of the payload."""
+    """An APICall step of the workflow that is run on a copy of the payload: its templates name hook, event, workflow,
+    run, step, tool, signal, error.type and error.message."""
 
 
 class Hook(Model):
     """Something observed and reported; never changes context, prompt or flow (engine.md §15)."""
 
     RULES: ClassVar = (
-        Rule("(self.action == 'Notify') == has(self.notify)", "set notify exactly when action is Notify"),
+        Rule(
+            "has(self.event) == has(self.action) && has(self.event) != has(self.artifact)",
+            "set event and action, or artifact alone",
+        ),
+        Rule(
+            "(has(self.action) && self.action == 'Notify') == has(self.notify)",
+            "set notify exactly when action is Notify",
+        ),
     )
 
-    event: Literal["BeforeStep", "AfterStep", "BeforeTool", "AfterTool", "OnError"]
-    """When it fires."""
-    action: Literal["Log", "Metric", "Notify"]
-    """What it does."""
+    event: Literal["BeforeStep", "AfterStep", "BeforeTool", "AfterTool", "OnError"] | None = None
+    """When it fires; OnError: the step's signal is `error`."""
+    action: Literal["Log", "Metric", "Notify"] | None = None
+    """What it does, besides being counted: nothing (Metric), a line in the runner's log, or a call."""
     notify: NotifyAction | None = None
     """Parameters of Notify."""
+    artifact: ArtifactRef | None = None
+    """Hooks that are kept as an artifact of type hook, `name@version`: a YAML list of what stands here."""
+
+    def source(self) -> TextSource:
+        """Return where the hooks of an artifact come from."""
+        return TextSource(artifact=self.artifact)
 
 
 Hooks = Annotated[list[Hook], Field(max_length=16)]

@@ -11,6 +11,7 @@ from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
 from pilothouse_api.v1alpha1.steps import APICall, FunctionCall
 from pilothouse_api.v1alpha1.workflow import InputSpec, Step
 from pilothouse_control.findings import FieldPath
+from pilothouse_control.validation.hooks import notified_steps
 from pilothouse_control.validation.scene import Check, Problem, Scene, UsedAgent, WorkflowSubject
 from pilothouse_control.validation.sentences import did_you_mean
 from pilothouse_control.validation.specs import context_paths, templates_of
@@ -99,12 +100,12 @@ def _declared_arguments(tool: Tool) -> set[str] | None:
     return set(properties) if isinstance(properties, dict) else None
 
 
-def _named(subject: WorkflowSubject) -> Iterator[tuple[FieldPath, str, str, frozenset[str]]]:
+def _named(subject: WorkflowSubject, notified: frozenset[str]) -> Iterator[tuple[FieldPath, str, str, frozenset[str]]]:
     """Yield every context path that a workflow and its agents name: place, prefix of the message, path, more keys."""
     for place, step in subject.steps():
         extra = _tool_keys(subject, step)
-        if extra is None or step.agent is not None:
-            continue
+        if extra is None or step.agent is not None or (step.tool_only and step.id in notified):
+            continue  # a step that only hooks run sees their payload, which has a check of its own
         for path, found in (*templates_of(step, place), *context_paths(step, place)):
             yield path, "", found, extra
     for used in subject.used:
@@ -118,10 +119,10 @@ def _named(subject: WorkflowSubject) -> Iterator[tuple[FieldPath, str, str, froz
                 yield used.path, f"Agent {used.name}: ", found, frozenset()
 
 
-def _unresolved(subject: WorkflowSubject) -> Iterator[tuple[FieldPath, str, str, bool]]:
+def _unresolved(scene: Scene, subject: WorkflowSubject) -> Iterator[tuple[FieldPath, str, str, bool]]:
     """Yield place, sentence, hint, and whether the path can never resolve."""
     context = context_keys(subject)
-    for place, prefix, found, extra in _named(subject):
+    for place, prefix, found, extra in _named(subject, notified_steps(scene, subject)):
         root = found.split(".")[0]
         if not is_path(found) or root in context.keys or root in extra or root in ENGINE_KEYS:
             continue
@@ -139,12 +140,14 @@ def _unresolved(subject: WorkflowSubject) -> Iterator[tuple[FieldPath, str, str,
 
 def judge_never_resolves(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
     """A path that no run can resolve."""
-    yield from (Problem(place, what, hint) for place, what, hint, is_never in _unresolved(subject) if is_never)
+    yield from (Problem(place, what, hint) for place, what, hint, is_never in _unresolved(scene, subject) if is_never)
 
 
 def judge_may_not_resolve(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
     """A path that only an undeclared input resolves."""
-    yield from (Problem(place, what, hint) for place, what, hint, is_never in _unresolved(subject) if not is_never)
+    yield from (
+        Problem(place, what, hint) for place, what, hint, is_never in _unresolved(scene, subject) if not is_never
+    )
 
 
 def judge_router_names(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:

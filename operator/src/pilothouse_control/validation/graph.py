@@ -18,6 +18,7 @@ from pilothouse_api.signals import (
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_control.findings import FieldPath
+from pilothouse_control.validation.hooks import notified_steps
 from pilothouse_control.validation.scene import Check, Problem, Scene, UsedAgent, WorkflowSubject
 from pilothouse_control.validation.sentences import did_you_mean
 
@@ -153,12 +154,14 @@ def judge_unreachable(scene: Scene, subject: WorkflowSubject) -> Iterator[Proble
     rows = list(_signals(subject))
     steps = [step for _, step, _ in rows]
     found = reachable(steps, [signals for _, _, signals in rows])
-    tools = _tool_steps(subject.used)
+    called = _tool_steps(subject.used) | notified_steps(scene, subject)
     knows_all_agents = len(subject.used) == sum(1 for step in steps if step.kind == "Agent")
     for index, (path, step, _) in enumerate(rows):
-        if index in found or step.id in tools or (step.tool_only and not knows_all_agents):
+        if index in found or step.id in called or (step.tool_only and not knows_all_agents):
             continue
-        what = "no agent has it as a tool, and no route leads to it" if step.tool_only else "no run comes to this step"
+        what = "no run comes to this step"
+        if step.tool_only:
+            what = "no agent has it as a tool, no hook notifies through it, and no route leads to it"
         yield Problem((*path, "id"), what, "route to it, or remove it")
 
 

@@ -30,7 +30,6 @@ class Unsupported:
 UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(AgentSpec, "guardrails"),
     Unsupported(AgentSpec, "policy"),
-    Unsupported(AgentSpec, "hooks"),
     Unsupported(AgentSpec, "mcpServers"),
     Unsupported(AgentSpec, "recovery"),
     Unsupported(ModelEndpoint, "contextWindow"),
@@ -47,9 +46,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(Step, "resource"),
     Unsupported(Step, "approval"),
     Unsupported(Step, "delegate"),
-    Unsupported(Step, "hooks"),
     Unsupported(WorkflowSpec, "supervisorRefs"),
-    Unsupported(WorkflowSpec, "hooks"),
     Unsupported(WorkflowSpec, "policy"),
     Unsupported(AgentRunSpec, "session"),
     Unsupported(Control, "approvals"),

@@ -24,8 +24,11 @@ from pilothouse_cli.tables import target_of
 from pilothouse_cli.terminal import say, stderr, stdout
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_control.world import Platform
-from pilothouse_engine.ports import Frame
+from pilothouse_engine.facts import Fact
+from pilothouse_engine.observers import HookEvent
+from pilothouse_engine.ports import Frame, FrameSink
 from pilothouse_engine.run import Lost
+from pilothouse_engine.state import RunState
 
 LOCAL_PLATFORM = Platform(runner_image="local", durable_journal=True)
 REFRESH_PER_SECOND = 8
@@ -51,6 +54,22 @@ class SilentSink:
 
     def emit(self, frame: Frame) -> None:
         """Drop one frame."""
+
+
+class HookLines:
+    """Tells of hooks that log, and of those that fail, among the frames of a sink."""
+
+    def __init__(self, sink: FrameSink) -> None:
+        self._sink = sink
+
+    def observe(self, state: RunState, fact: Fact) -> None:
+        """Facts have frames of their own."""
+
+    def hook_fired(self, event: HookEvent) -> None:
+        """Tell of one hook."""
+        if event.action == "Log" or event.result != "Done":
+            what = {"hook": event.hook, "event": event.event, "step": event.step, "tool": event.tool}
+            self._sink.emit({"kind": "Hook", **what, "signal": event.signal, "result": event.result, "why": event.why})
 
 
 class LiveSink:
@@ -119,11 +138,14 @@ def drive(folder: RunFolder, output: str, *, live: bool) -> int:
     """Advance a run here until it ends or is let go; print what came of it and return the exit code."""
     console = stdout()
     if output == "table" and live and console.is_terminal:
-        sink = LiveSink(folder)
-        with Live(get_renderable=sink.view, console=console, refresh_per_second=REFRESH_PER_SECOND):
-            end = advance(folder, sink, on_release=sink.say_releasing)
+        view = LiveSink(folder)
+        with Live(get_renderable=view.view, console=console, refresh_per_second=REFRESH_PER_SECOND):
+            end = advance(folder, view, view.say_releasing, [HookLines(view)])
+    elif output == "table":
+        sink = LineSink(stderr())
+        end = advance(folder, sink, _say_releasing, [HookLines(sink)])
     else:
-        end = advance(folder, LineSink(stderr()) if output == "table" else SilentSink(), on_release=_say_releasing)
+        end = advance(folder, SilentSink(), _say_releasing)
     if isinstance(end, Lost):
         raise lost_error(folder.name, end)
     runs = LocalRuns.here()

@@ -1,0 +1,64 @@
+"""Hooks that are kept as an artifact: one reading of its text, for validation and for the engine.
+
+The names that a notification's templates may use stand here too, so that both agree on what resolves.
+"""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from pilothouse_api.v1alpha1.common import Hook
+
+MAX_ARTIFACT_HOOKS = 16
+MAX_ARTIFACT_CHARS = 65_536
+
+PAYLOAD_KEYS = frozenset({"hook", "event", "workflow", "run", "step", "tool", "signal", "error"})
+"""What a Notify step sees instead of a context; `error` has `type` and `message`. What does not apply is empty."""
+
+
+class HookTextError(ValueError):
+    """The text of an artifact is no list of hooks; the message says why."""
+
+
+def parse_hooks(text: str) -> tuple[Hook, ...]:
+    """Return the hooks of an artifact's text, a YAML list as it stands in `hooks`; raises HookTextError."""
+    raw_hooks = _load(text)
+    if not isinstance(raw_hooks, list):
+        raise HookTextError(f"it is {type(raw_hooks).__name__}, and a list of hooks is wanted")
+    if len(raw_hooks) > MAX_ARTIFACT_HOOKS:
+        raise HookTextError(f"it has {len(raw_hooks)} hooks; the limit is {MAX_ARTIFACT_HOOKS}")
+    return tuple(_parse(index, raw_hook) for index, raw_hook in enumerate(raw_hooks))
+
+
+def _load(text: str) -> Any:
+    import yaml  # only who has such an artifact waits for it
+
+    if len(text) > MAX_ARTIFACT_CHARS:
+        raise HookTextError(f"it has {len(text)} characters; the limit is {MAX_ARTIFACT_CHARS}")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader))
+        value = None if has_aliases else yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        raise HookTextError(f"it is no YAML: {' '.join(str(error).split())[:200]}") from None
+    except (RecursionError, ValueError):
+        raise HookTextError("it holds a value that cannot be read") from None
+    if has_aliases:
+        raise HookTextError("it uses YAML aliases; write what they stand for")
+    return value
+
+
+def _parse(index: int, raw_hook: Any) -> Hook:
+    try:
+        hook = Hook.model_validate(raw_hook)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f".{part}" for part in first["loc"])
+        raise HookTextError(f"hook {index}{place}: {first['msg']}") from None
+    if hook.artifact is not None:
+        raise HookTextError(f"hook {index} names an artifact; write the hooks themselves")
+    if hook.event is None or hook.action is None:
+        raise HookTextError(f"hook {index} needs event and action")
+    if (hook.action == "Notify") != (hook.notify is not None):
+        raise HookTextError(f"hook {index}: set notify exactly when action is Notify")
+    return hook

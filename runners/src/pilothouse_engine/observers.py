@@ -1,0 +1,105 @@
+"""What watches an attempt: each fact that it commits, and each hook that fires. Nothing here can change the run.
+
+Facts that an attempt folds from the journal are not observed: they were, by the attempt that committed them. So
+nothing is counted twice by one attempt.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from pilothouse_engine.facts import Fact
+from pilothouse_engine.state import RunState
+from pilothouse_engine.values import value
+
+_log = logging.getLogger(__name__)
+
+
+@value
+class HookEvent:
+    """One hook that fired, and what became of it.
+
+    `tool` and `signal` are empty where they do not apply, `error` is the cause of a step's abnormal end. `why` says
+    why it failed: no secret, no text of a body. Dropped: too many notifications waited.
+    """
+
+    at: float
+    hook: str
+    event: str
+    action: str
+    step: str
+    tool: str = ""
+    signal: str = ""
+    error: str = ""
+    result: Literal["Done", "Failed", "Dropped"] = "Done"
+    why: str = ""
+
+
+class Observer(Protocol):
+    """Reports what an attempt does; returns at once."""
+
+    def observe(self, state: RunState, fact: Fact) -> None:
+        """Take a fact that was committed; `state` is the run before it. It may not be journaled yet."""
+        ...
+
+    def hook_fired(self, event: HookEvent) -> None:
+        """Take a hook that fired."""
+        ...
+
+
+class HookRunner(Protocol):
+    """Fires hooks (`pilothouse_engine.hooks`, loaded only for a plan that has some)."""
+
+    def observe(self, state: RunState, fact: Fact) -> None:
+        """Take a fact that was committed; `state` is the run before it."""
+        ...
+
+    def journaled(self) -> None:
+        """Act on everything that was observed: the journal has it now."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let what is under way end, for a bounded time."""
+        ...
+
+
+class Watch:
+    """Hands facts to observers; one that raises is told of once and asked no more. The run never knows."""
+
+    def __init__(
+        self, observers: Sequence[Observer], open_hooks: Callable[[Callable[[HookEvent], None]], HookRunner] | None
+    ) -> None:
+        self._observers = list(observers)
+        self._hooks = open_hooks(self.hook_fired) if open_hooks is not None else None
+
+    def observe(self, state: RunState, fact: Fact) -> None:
+        """Hand on a fact before it is applied to the state."""
+        for observer in tuple(self._observers):
+            try:
+                observer.observe(state, fact)
+            except Exception as error:
+                self._retire(observer, error)
+        if self._hooks is not None:
+            self._hooks.observe(state, fact)
+
+    def hook_fired(self, event: HookEvent) -> None:
+        """Hand on a hook that fired."""
+        for observer in tuple(self._observers):
+            try:
+                observer.hook_fired(event)
+            except Exception as error:
+                self._retire(observer, error)
+
+    def journaled(self) -> None:
+        """Say that the journal has everything that was observed."""
+        if self._hooks is not None:
+            self._hooks.journaled()
+
+    async def aclose(self) -> None:
+        """Let hooks end."""
+        if self._hooks is not None:
+            await self._hooks.aclose()
+
+    def _retire(self, observer: Observer, error: Exception) -> None:
+        self._observers.remove(observer)
+        _log.error("%s failed and is asked no more: %s: %s", type(observer).__name__, type(error).__name__, error)
