@@ -101,6 +101,8 @@ class Plan(Model):
     """Attempts that may crash."""
     secrets: list[str] = []
     """`name/key` of the Secrets that the runner may read, sorted."""
+    audiences: list[str] = []
+    """Audiences of the tokens that the runner shows to MCP servers, sorted."""
     ceilings: LiveCeilings = LiveCeilings()
     """Bounds of limits that are changed on the live run."""
     ancestor_policies: list[AncestorPolicy] = []

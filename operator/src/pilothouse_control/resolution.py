@@ -14,6 +14,7 @@ from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
 from pilothouse_api.v1alpha1.agent import AgentLimits, AgentSpec
 from pilothouse_api.v1alpha1.agentrun import Overrides
 from pilothouse_api.v1alpha1.common import SecretKeyRef
+from pilothouse_api.v1alpha1.steps import ServiceAccountTokenAuth
 from pilothouse_api.v1alpha1.workflow import RunTotals, WorkflowSpec
 from pilothouse_control.findings import spell
 from pilothouse_control.inputs import InputRefused, resolve_input
@@ -83,6 +84,7 @@ def _resolve(run: AgentRun, known: References) -> Plan:
         active_deadline_seconds=overrides.active_deadline_seconds or template.active_deadline_seconds,
         max_attempts=overrides.max_attempts or template.max_attempts,
         secrets=_secrets_of(specs.values()),
+        audiences=_audiences_of(specs.values()),
         ceilings=LiveCeilings(tool_timeout_seconds=ceilings.tool_timeout_seconds, pause_seconds=ceilings.pause_seconds),
         session=run.spec.session,
         pod=_pod_of(spec, overrides, known.platform),
@@ -148,6 +150,11 @@ def _texts_of(specs: Mapping[str, BaseModel], known: References) -> dict[str, Pl
 def _secrets_of(specs: Iterable[BaseModel]) -> list[str]:
     refs = (node for spec in specs for _, node in walk(spec) if isinstance(node, SecretKeyRef))
     return sorted({names.secret_file(ref.name, ref.key) for ref in refs})
+
+
+def _audiences_of(specs: Iterable[BaseModel]) -> list[str]:
+    nodes = (node for spec in specs for _, node in walk(spec) if isinstance(node, ServiceAccountTokenAuth))
+    return sorted({node.audience for node in nodes})
 
 
 def _pod_of(spec: WorkflowSpec, overrides: Overrides, platform: Platform) -> dict[str, Any]:

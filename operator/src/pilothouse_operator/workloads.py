@@ -124,6 +124,8 @@ def _build_container(
     }
     if plan.secrets:
         container["volumeMounts"].append({"name": "secrets", "mountPath": names.SECRETS_PATH, "readOnly": True})
+    if plan.audiences:
+        container["volumeMounts"].append({"name": "tokens", "mountPath": names.AUDIENCE_TOKENS_PATH, "readOnly": True})
     for name in ("resources", "envFrom"):
         if template.get(name):
             container[name] = template[name]
@@ -162,6 +164,8 @@ def _build_volumes(plan: Plan, report: PlanReport, settings: PodSettings) -> lis
     ]
     if plan.secrets:
         volumes.append({"name": "secrets", "projected": {"sources": _secret_sources(plan.secrets)}})
+    if plan.audiences:
+        volumes.append({"name": "tokens", "projected": {"sources": _audience_sources(plan.audiences)}})
     return volumes
 
 
@@ -174,6 +178,20 @@ def _token_sources() -> list[dict[str, Any]]:
                 "items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]
             }
         },
+    ]
+
+
+def _audience_sources(audiences: list[str]) -> list[dict[str, Any]]:
+    """Return tokens of the run's ServiceAccount that are good for one audience each, and not for the API server."""
+    return [
+        {
+            "serviceAccountToken": {
+                "path": names.audience_token_file(audience),
+                "audience": audience,
+                "expirationSeconds": TOKEN_SECONDS,
+            }
+        }
+        for audience in audiences
     ]
 
 

@@ -4,10 +4,10 @@ What is offered is journaled once a visit and reused on resume; a server that li
 nothing about a visit that has begun.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pilothouse_api.mcp import is_offerable, offered_name
 from pilothouse_api.v1alpha1.agent import AgentSpec, McpTools, Tool
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.facts import OfferedTool
@@ -24,9 +24,6 @@ MAX_SURFACE_CHARS = 262_144
 MAX_DESCRIPTION_CHARS = 1_024
 MAX_WARNINGS = 32
 ALL = "*"
-
-# What every provider takes; the longest name that one of them takes has 64 characters.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +93,12 @@ def _offer_entry(entry: Tool, mcp: McpTools, listing: McpListing, offered: "_Off
     seen: set[str] = set()
     for tool in _allowed(mcp, listing.tools, warnings):
         label = f"tool {clean_text(tool.name, 80)!r} of MCP server {mcp.server}"
-        name = f"{mcp.server}__{tool.name}"
+        name = offered_name(mcp.server, tool.name)
         if tool.name in seen:
             warnings.add(f"{label} is listed twice; the first one is offered")
             continue
         seen.add(tool.name)
-        if not tool.name or not _NAME.fullmatch(name):
+        if not tool.name or not is_offerable(name):
             warnings.add(f"{label} is left out: providers do not take the name {clean_text(name, 80)!r}")
             continue
         if name in offered.tools:

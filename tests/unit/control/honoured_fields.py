@@ -23,7 +23,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agent.AgentSpec: {
         "pilothouse_engine.tool_schemas": "description tools",
         "pilothouse_engine.turns": "mode lastIteration retry limits",
-        "pilothouse_engine.catalog": "model",
+        "pilothouse_engine.catalog": "model mcpServers",
         "pilothouse_engine.prompts": "steering skills system prompt contextInjection",
         "pilothouse_engine.outcome": "outcome",
         "pilothouse_engine.hooks.firings": "hooks",
@@ -38,14 +38,15 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     agent.Tool: {
         "pilothouse_engine.tool_schemas": "name description parameters step inlineStep",
-        "pilothouse_engine.catalog": "effect",
+        "pilothouse_engine.catalog": "effect mcp",
         "pilothouse_engine.executions": "writesContext timeoutSeconds",
         "pilothouse_engine.batch": "maxCalls",
     },
     agent.InlineStep: {
-        "pilothouse_engine.catalog": "kind",
+        "pilothouse_engine.catalog": "kind mcp",
         "pilothouse_engine.steps.registry": "apiCall router function",
     },
+    agent.McpTools: {"pilothouse_engine.mcp_tools": "server allow"},
     agent.Outcome: {"pilothouse_engine.outcome": "enum write format schema map"},
     agent.AgentLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
     agentrun.RunLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
@@ -69,7 +70,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
-        "pilothouse_engine.catalog": "id kind toolOnly effect",
+        "pilothouse_engine.catalog": "id kind toolOnly effect mcp",
         "pilothouse_engine.tool_schemas": "description",
         "pilothouse_api.plan": "agentRef agent",
         "pilothouse_engine.steps.registry": "apiCall router function response",
@@ -104,6 +105,16 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     steps.Router: {"pilothouse_engine.steps.router": "match conditions"},
     steps.RouterCondition: {"pilothouse_engine.steps.router": "cel signal"},
     steps.FunctionCall: {"pilothouse_engine.steps.function": "callable source arguments timeoutSeconds output"},
+    steps.McpCall: {"pilothouse_engine.steps.mcp": "server tool arguments timeoutSeconds output"},
+    steps.McpServer: {
+        "pilothouse_engine.mcp_tools": "name required",
+        "pilothouse_runner.adapters.mcp.client": "transport",
+        "pilothouse_runner.adapters.mcp.http_transport": "url",
+        "pilothouse_runner.adapters.mcp.stdio_transport": "command",
+        "pilothouse_runner.adapters.mcp.credentials": "headers auth",
+    },
+    steps.McpAuth: {"pilothouse_runner.adapters.mcp.credentials": "serviceAccountToken"},
+    steps.ServiceAccountTokenAuth: {"pilothouse_runner.adapters.mcp.credentials": "audience"},
     steps.Response: {"pilothouse_engine.steps.response": "mapping"},
 }
 

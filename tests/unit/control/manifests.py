@@ -23,6 +23,21 @@ def a_tool(**changes: Any) -> Raw:
     return {key: value for key, value in {**tool, **changes}.items() if value is not None}
 
 
+def an_mcp_server(**changes: Any) -> Raw:
+    server = {"name": "gh", "transport": "StreamableHTTP", "url": "https://gh.example/mcp", **changes}
+    return {key: value for key, value in server.items() if value is not None}
+
+
+def a_stdio_server(**changes: Any) -> Raw:
+    return an_mcp_server(transport="Stdio", url=None, **{"command": ["serve"], **changes})
+
+
+def with_mcp(*servers: Raw, allow: list[str] | None = None, server: str = "gh", **tool: Any) -> Raw:
+    """Return an agent with a tool entry for a server."""
+    entry = a_tool(name="github", inlineStep=None, mcp={"server": server, "allow": allow or ["*"]}, **tool)
+    return an_agent(tools=[entry], mcpServers=list(servers))
+
+
 def autonomous(**changes: Any) -> Raw:
     return {
         "mode": "Autonomous",

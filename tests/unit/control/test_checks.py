@@ -14,11 +14,13 @@ from unit.control.manifests import (
     a_config_map,
     a_model,
     a_run,
+    a_stdio_server,
     a_supervisor,
     a_tool,
     a_workflow,
     agent_step,
     an_agent,
+    an_mcp_server,
     an_object,
     autonomous,
     call_step,
@@ -26,6 +28,7 @@ from unit.control.manifests import (
     properties,
     ref_step,
     response_step,
+    with_mcp,
 )
 
 
@@ -67,6 +70,18 @@ def a_schedule(cron: str = "0 7 * * 1-5", zone: str = "Europe/Berlin") -> Raw:
 def with_tool_step(tool_only_step: Raw, **tool: Any) -> list[Raw]:
     agent = an_agent(tools=[a_tool(inlineStep=None, step="fetch", **tool)])
     return [agent, a_workflow(ref_step("helper"), {**tool_only_step, "toolOnly": True})]
+
+
+def an_mcp_step(server: Raw, **params: Any) -> Raw:
+    return {"id": "ask", "kind": "MCP", "mcp": {"server": server, "tool": "search", **params}}
+
+
+def an_inline_mcp(**params: Any) -> Raw:
+    return {"kind": "MCP", "mcp": an_mcp_step(an_mcp_server(), **params)["mcp"]}
+
+
+def an_audience(audience: str) -> Raw:
+    return {"serviceAccountToken": {"audience": audience}}
 
 
 A_HOOK = "[{event: AfterTool, action: Notify, notify: {step: page}}]"
@@ -261,16 +276,114 @@ ROWS = [
         "did you mean search?",
         is_complete=True,
     ),
+    # ---- of MCP servers
     Row(
         "McpServerNotFound",
-        [an_agent(tools=[a_tool(inlineStep=None, mcp={"server": "gh", "allow": ["*"]})])],
-        [
-            an_agent(
-                tools=[a_tool(inlineStep=None, mcp={"server": "gh", "allow": ["*"]})],
-                mcpServers=[{"name": "gh", "transport": "StreamableHTTP", "url": "https://gh/mcp"}],
-            )
-        ],
+        [with_mcp(an_mcp_server(), server="hg")],
+        [with_mcp(an_mcp_server())],
         "spec.tools[0].mcp.server",
+        "mcpServers has no hg; it has gh",
+    ),
+    Row(
+        "McpServerUnused",
+        [with_mcp(an_mcp_server(), an_mcp_server(name="ops"))],
+        [with_mcp(an_mcp_server())],
+        "spec.mcpServers[1]",
+        "never asked",
+    ),
+    *(
+        Row(
+            "McpServerName",
+            [with_mcp(an_mcp_server(name=name), server=name)],
+            [with_mcp(an_mcp_server(name="g_h-1"), server="g_h-1")],
+            "spec.mcpServers[0].name",
+        )
+        for name in ("1st", "g__h", "gh_", "g h", "g.h", "gh\n", "größe")
+    ),
+    Row(
+        "McpToolName",
+        [with_mcp(an_mcp_server(), allow=["search", "a.b"])],
+        [with_mcp(an_mcp_server(), allow=["search", "a_b"])],
+        "spec.tools[0].mcp.allow[1]",
+        "gh__a.b",
+    ),
+    Row(
+        "McpToolName",
+        [with_mcp(an_mcp_server(), allow=["x" * 61])],
+        [with_mcp(an_mcp_server(), allow=["x" * 60])],
+        "spec.tools[0].mcp.allow[0]",
+    ),
+    Row(
+        "McpStarAmongNames",
+        [with_mcp(an_mcp_server(), allow=["search", "*"])],
+        [with_mcp(an_mcp_server(), allow=["*"])],
+        "spec.tools[0].mcp.allow",
+    ),
+    Row(
+        "McpTemplate",
+        [with_mcp(an_mcp_server(url="https://{{ host }}/mcp"))],
+        [with_mcp(an_mcp_server(url="https://gh/mcp"))],
+        "spec.mcpServers[0].url",
+        "no templates",
+    ),
+    Row(
+        "McpTemplate",
+        [with_mcp(an_mcp_server(headers=[{"name": "X-Tenant", "value": "{{ tenant }}"}]))],
+        [with_mcp(an_mcp_server(headers=[{"name": "X-Tenant", "value": "blue"}]))],
+        "spec.mcpServers[0].headers[0].value",
+    ),
+    Row(
+        "McpTemplate",
+        [a_workflow(an_mcp_step(an_mcp_server(url="https://gh/{{ ticket }}")))],
+        [a_workflow(an_mcp_step(an_mcp_server(), arguments={"query": "{{ ticket }}"}))],
+        "spec.steps[0].mcp.server.url",
+    ),
+    Row(
+        "McpCommandTemplate",
+        [with_mcp(a_stdio_server(command=["serve", "{{ tenant }}"]))],
+        [with_mcp(a_stdio_server(command=["serve", "{tenant}"]))],
+        "spec.mcpServers[0].command[1]",
+    ),
+    *(
+        Row(
+            "McpTransport",
+            [with_mcp(a_stdio_server(**wrong))],
+            [with_mcp(an_mcp_server(**good)), with_mcp(a_stdio_server())],
+            f"spec.mcpServers[0].{field}",
+        )
+        for field, wrong, good in (
+            ("headers", {"headers": [{"name": "A", "value": "b"}]}, {"headers": [{"name": "A", "value": "b"}]}),
+            ("auth", {"auth": an_audience("gateway")}, {"auth": an_audience("gateway")}),
+            ("command[0]", {"command": [" "]}, {}),
+        )
+    ),
+    *(
+        Row(
+            "McpHeader",
+            [with_mcp(an_mcp_server(headers=[{"name": name, "value": "b"} for name in wrong], auth=auth))],
+            [
+                with_mcp(
+                    an_mcp_server(headers=[{"name": "X-A", "value": "b"}, {"name": "X-B", "value": "b"}], auth=auth)
+                )
+            ],
+            f"spec.mcpServers[0].headers[{len(wrong) - 1}].name",
+            says,
+        )
+        for wrong, auth, says in (
+            (["Mcp-Session-Id"], None, "the client sets"),
+            (["X-A", "x-a"], None, "set twice"),
+            (["AUTHORIZATION"], an_audience("gateway"), "auth sets Authorization too"),
+        )
+    ),
+    *(
+        Row(
+            "McpAudience",
+            [with_mcp(an_mcp_server(auth=an_audience(audience)))],
+            [with_mcp(an_mcp_server(auth=an_audience("https://gh.kubernetes.example")))],
+            "spec.mcpServers[0].auth.serviceAccountToken.audience",
+            "good for the API server",
+        )
+        for audience in ("https://kubernetes.default.svc.cluster.local", "kubernetes", "kubernetes.default.svc")
     ),
     Row(
         "BudgetWithoutOutputTokens",
@@ -320,6 +433,12 @@ ROWS = [
         [an_agent(tools=[a_tool(timeoutSeconds=20)])],
         [an_agent(tools=[a_tool(timeoutSeconds=40)])],
         "spec.tools[0].inlineStep.apiCall.timeoutSeconds",
+    ),
+    Row(
+        "ToolTimeoutCutsStep",
+        [an_agent(tools=[a_tool(inlineStep=an_inline_mcp(timeoutSeconds=50), timeoutSeconds=40)])],
+        [an_agent(tools=[a_tool(inlineStep=an_inline_mcp(), timeoutSeconds=40)])],
+        "spec.tools[0].inlineStep.mcp.timeoutSeconds",
     ),
     # ---- of workflows
     Row(

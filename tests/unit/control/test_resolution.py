@@ -21,12 +21,14 @@ from unit.control.manifests import (
     a_workflow,
     agent_step,
     an_agent,
+    an_mcp_server,
     an_object,
     autonomous,
     call_step,
     completion,
     properties,
     ref_step,
+    with_mcp,
 )
 
 PLATFORM = Platform(runner_image="runner:1", durable_journal=True)
@@ -117,6 +119,20 @@ def test_secrets_are_named_once_and_sorted() -> None:
         agent_step(model=model, tools=[a_tool(inlineStep=inline)]), call_step(headers=[header], routes={"error": "end"})
     )
     assert plan_of(a_run(), workflow).secrets == ["crm/token", "llm/a", "llm/b"]
+
+
+def test_secrets_and_audiences_of_mcp_servers_are_planned() -> None:
+    header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "gh", "key": "token"}}}
+    token = {"serviceAccountToken": {"audience": "gateway"}}
+    step = {
+        "id": "file-it",
+        "kind": "MCP",
+        "mcp": {"server": an_mcp_server(name="files", auth=token), "tool": "put"},
+    }
+    workflow = a_workflow(ref_step("helper", resolved="file-it"), step)
+    plan = plan_of(a_run(), workflow, with_mcp(an_mcp_server(headers=[header]), an_mcp_server(name="b", auth=token)))
+    assert plan.secrets == ["gh/token"]
+    assert plan.audiences == ["gateway"]
 
 
 def test_input_has_the_defaults_of_keys_that_are_left_out() -> None:

@@ -19,12 +19,13 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "runner-pod.yaml"
 STEPS = [{"id": "say", "kind": "Agent", "agentRef": {"name": "worker"}}]
 
 
-def make_plan(secrets: list[str] | None = None, **pod: Any) -> Plan:
+def make_plan(secrets: list[str] | None = None, audiences: list[str] | None = None, **pod: Any) -> Plan:
     return Plan(
         run=RunIdentity(namespace="ns", name="r1", uid="u1"),
         workflow=Origin(name="flow", digest="d"),
         spec=WorkflowSpec.model_validate({"steps": STEPS}),
         secrets=secrets or [],
+        audiences=audiences or [],
         pod={"image": "runner:1", "serviceAccountName": "prun", **pod},
     )
 
@@ -45,6 +46,7 @@ def test_the_pod_is_the_golden_one() -> None:
     pod = build_pod(
         make_plan(
             ["llm/api-key", "llm/other", "crm/token"],
+            ["https://mcp.example", "mcp-gateway"],
             resources={"requests": {"cpu": "50m"}, "limits": {"memory": "512Mi"}},
             env=[{"name": "REGION", "value": "eu"}],
             nodeSelector={"pool": "agents"},
@@ -75,6 +77,14 @@ def test_a_pod_is_locked_down() -> None:
     }
     sources = volumes(pod)["token"]["projected"]["sources"]
     assert sources[0] == {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
+
+
+def test_a_pod_without_audiences_has_no_other_token() -> None:
+    pod = build_pod(make_plan(), REPORT, 1)
+    assert "tokens" not in volumes(pod)
+    assert names.AUDIENCE_TOKENS_PATH not in [
+        mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]
+    ]
 
 
 def test_an_author_cannot_tell_a_runner_that_it_is_another_run() -> None:

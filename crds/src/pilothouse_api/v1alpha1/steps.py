@@ -85,19 +85,20 @@ class McpServer(Model):
     )
 
     name: Name
-    """Name; tools are called `<name>__<tool>`."""
+    """Name; tools are called `<name>__<tool>`. Letters, digits, `-` and single `_`."""
     transport: Literal["StreamableHTTP", "Stdio"]
     """How it is reached."""
     url: Url | None = None
-    """Address (StreamableHTTP)."""
+    """Address (StreamableHTTP); no template."""
     command: Annotated[list[Line], Field(min_length=1, max_length=32)] | None = None
-    """Program and arguments in the runner image (Stdio)."""
+    """Program and arguments in the runner image (Stdio); it sees the variables that `runTemplate.env` names, and none
+    of the runner's files."""
     headers: Headers = []
-    """Headers, read anew for each request."""
+    """Headers (StreamableHTTP), read anew for each request; values are sent as they are."""
     auth: McpAuth | None = None
-    """Credentials."""
+    """Credentials (StreamableHTTP)."""
     required: bool = True
-    """Whether the step ends when the server cannot list its tools."""
+    """Whether the step ends when the server cannot list its tools; one that is not required is left out then."""
 
 
 class McpCall(Model):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pilothouse_control.findings import FieldPath
+from pilothouse_api.v1alpha1.agent import Tool
+from pilothouse_api.v1alpha1.steps import APICall, FunctionCall, McpCall
 from pilothouse_control.validation.scene import AgentSubject, Check, Problem, Scene
 from pilothouse_control.validation.sentences import did_you_mean
 
@@ -51,15 +52,6 @@ def judge_unknown_agent(scene: Scene, subject: AgentSubject) -> Iterator[Problem
         if tool.agent_ref is not None and scene.is_complete and tool.agent_ref.name not in scene.agents:
             what = f"there is no Agent {tool.agent_ref.name}"
             yield Problem((*path, "agentRef", "name"), what, did_you_mean(tool.agent_ref.name, scene.agents))
-
-
-def judge_mcp_server(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
-    """A tool of an MCP server that the agent does not name."""
-    servers = [server.name for server in subject.spec.mcp_servers]
-    for path, tool in subject.tools():
-        if tool.mcp is not None and tool.mcp.server not in servers:
-            what = f"mcpServers has no {tool.mcp.server}; it has {', '.join(servers) or 'none'}"
-            yield Problem((*path, "mcp", "server"), what, did_you_mean(tool.mcp.server, servers))
 
 
 def judge_output_tokens(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
@@ -133,20 +125,27 @@ def judge_steering(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
 def judge_tool_timeout(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
     """A step's own deadline that the deadline of its tool call cuts off."""
     for path, tool in subject.tools():
-        call = tool.inline_step.api_call or tool.inline_step.function if tool.inline_step is not None else None
         general = subject.spec.limits.tool_timeout_seconds
         bound = min(tool.timeout_seconds or general, general)
-        if call is not None and call.timeout_seconds > bound:
-            field: FieldPath = ("apiCall",) if tool.inline_step and tool.inline_step.api_call else ("function",)
-            what = f"it is {call.timeout_seconds}, and a tool call is ended after {bound}, which ends the step too"
-            yield Problem((*path, "inlineStep", *field, "timeoutSeconds"), what, f"set less than {bound}")
+        for field, call in _timed_calls(tool):
+            if call.timeout_seconds > bound:
+                what = f"it is {call.timeout_seconds}, and a tool call is ended after {bound}, which ends the step too"
+                yield Problem((*path, "inlineStep", field, "timeoutSeconds"), what, f"set less than {bound}")
+
+
+def _timed_calls(tool: Tool) -> Iterator[tuple[str, APICall | FunctionCall | McpCall]]:
+    inline = tool.inline_step
+    if inline is None:
+        return
+    for field, call in (("apiCall", inline.api_call), ("function", inline.function), ("mcp", inline.mcp)):
+        if call is not None:
+            yield field, call
 
 
 AGENT_CHECKS: tuple[Check[AgentSubject], ...] = (
     Check("ToolWithoutDescription", "Error", judge_descriptions),
     Check("AgentReachesItself", "Error", judge_own_agent),
     Check("ToolAgentNotFound", "Error", judge_unknown_agent),
-    Check("McpServerNotFound", "Error", judge_mcp_server),
     Check("BudgetWithoutOutputTokens", "Error", judge_output_tokens),
     Check("BudgetWithoutPrice", "Error", judge_price),
     Check("ReleaseWithoutDurableJournal", "Error", judge_release),

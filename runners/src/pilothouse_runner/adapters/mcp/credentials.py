@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilothouse_api.mcp import is_clients_own
 from pilothouse_api.names import audience_token_file
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.ports import Secrets, SecretUnavailable
@@ -10,14 +11,6 @@ from pilothouse_engine.ports import Secrets, SecretUnavailable
 MAX_TOKEN_BYTES = 65_536
 SHORTEST_MASKED = 6
 MASK = "[credential]"
-
-_CLIENTS_OWN = frozenset(
-    {
-        *("accept", "accept-encoding", "connection", "content-length", "content-type", "host", "idempotency-key"),
-        *("last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "user-agent"),
-    }
-)
 
 
 class CredentialsUnavailable(Exception):
@@ -44,8 +37,7 @@ class CredentialReader:
         headers: list[tuple[str, str]] = []
         secrets: set[str] = set()
         for header in server.headers:
-            name = header.name.lower()
-            if name in _CLIENTS_OWN or name.startswith("mcp-param-"):
+            if is_clients_own(header.name):
                 raise CredentialsUnavailable(f"the header {header.name} is set by the client; remove it")
             if header.value_from is not None:
                 ref = header.value_from.secret_key_ref
