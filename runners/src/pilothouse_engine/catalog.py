@@ -15,15 +15,13 @@ from pilothouse_engine.account import Price, price_of
 from pilothouse_engine.facts import ToolSurface
 from pilothouse_engine.limits import Limits, effective_limits
 from pilothouse_engine.ports import ToolSpec
-from pilothouse_engine.results import compact
+from pilothouse_engine.results import READ_TOOL_RESULT, compact
 from pilothouse_engine.state import MESSAGE_OVERHEAD, Visit, text_bytes
 from pilothouse_engine.steps.registry import EXECUTORS
 from pilothouse_engine.tool_schemas import build_tool_specs
 
 if TYPE_CHECKING:
     from pilothouse_engine.policies.evaluation import PlannedPolicy
-
-READ_TOOL_RESULT = "read_tool_result"
 
 _READ_SPEC = ToolSpec(
     name=READ_TOOL_RESULT,
@@ -92,19 +90,26 @@ class NotSupported(Exception):
 
 
 class Catalog:
-    """The plan, indexed. `known_price` is asked once for each endpoint."""
+    """The plan, indexed. `known_price` and `known_window` are asked once for each endpoint."""
 
     def __init__(
-        self, plan: Plan, known_price: Callable[[ModelEndpoint], tuple[float, float] | None], *, is_durable: bool
+        self,
+        plan: Plan,
+        known_price: Callable[[ModelEndpoint], tuple[float, float] | None],
+        known_window: Callable[[ModelEndpoint], int | None],
+        *,
+        is_durable: bool,
     ) -> None:
         self.plan = plan
         self.is_durable = is_durable
         self.steps: dict[str, Step] = {step.id: step for step in plan.spec.steps}
         self._known_price = known_price
+        self._known_window = known_window
         self._agents: dict[str, PlannedStep] = {}
         self._offered: tuple[ToolSurface, PlannedStep] | None = None
         self._work: dict[str, Work] = {}
         self._prices: dict[tuple[str, int], Price | None] = {}
+        self._windows: dict[tuple[str, int], int | None] = {}
         self._limits: tuple[str | None, RunLimits | None, Limits] | None = None
         self._texts: dict[str, str] = {}
         self._policies: dict[str, tuple[PlannedPolicy, ...]] = {}
@@ -163,6 +168,14 @@ class Catalog:
             model = self.agent(step_id).endpoints[endpoint]
             self._prices[key] = price_of(model, None if model.price else self._known_price(model))
         return self._prices[key]
+
+    def context_window(self, step_id: str, endpoint: int) -> int | None:
+        """Return the context window of an endpoint of an Agent step in tokens, None where it is not known."""
+        key = (step_id, endpoint)
+        if key not in self._windows:
+            model = self.agent(step_id).endpoints[endpoint]
+            self._windows[key] = model.context_window or self._known_window(model)
+        return self._windows[key]
 
     def limits(self, step_id: str | None, changed: RunLimits | None) -> Limits:
         """Return the limits in force for a visit of a step."""

@@ -104,7 +104,7 @@ class Driver:
         self._watch = watch
         self._attempt = attempt
         self._stop = stop
-        self._catalog = Catalog(plan, ports.model.price, is_durable=ports.journal.durable)
+        self._catalog = Catalog(plan, ports.model.price, ports.model.context_window, is_durable=ports.journal.durable)
         self._plan = plan
         self._state = RunState()
         self._buffer: list[RawEntry] = []
@@ -399,6 +399,7 @@ class Driver:
             taken.counted,
             outcome.raw,
             outcome.mark,
+            started.level,
         )
 
     def _remaining(self, now: float) -> float:

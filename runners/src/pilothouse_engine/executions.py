@@ -14,8 +14,11 @@ from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import compact, error_content, slice_of
 from pilothouse_engine.state import Call, RunState, Visit
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
+from pilothouse_engine.strict_json import printable
 
 MAX_ERROR_CHARS = 500
+MAX_ID_CHARS = 40
+MAX_IDS_SHOWN = 8
 
 
 class TimedOut:
@@ -109,12 +112,13 @@ def _read_slice(visit: Visit, arguments: Mapping[str, Any], longest: int) -> Rea
     wanted = str(arguments["call_id"])
     content = visit.results.get(wanted)
     if content is None:
-        return ReadSlice(f"there is no result with the id {wanted:.80}", is_error=True)
+        known = ", ".join(list(visit.results)[-MAX_IDS_SHOWN:])
+        message = f"this step has no result {printable(wanted, MAX_ID_CHARS)}; the newest are {known or 'none'}"
+        return ReadSlice(message, is_error=True)
     offset = int(arguments.get("offset", 0))
     if offset >= len(content):
         return ReadSlice(f"offset {offset} is past the end: {wanted} has {len(content)} characters", is_error=True)
-    limit = min(int(arguments.get("limit", longest)), longest)
-    return ReadSlice(slice_of(wanted, content, offset, limit))
+    return ReadSlice(slice_of(wanted, content, offset, int(arguments.get("limit", longest)), longest))
 
 
 # ---------------------------------------------------------------- the way back

@@ -24,6 +24,9 @@ Purpose = Literal["Regular", "WrapUp", "BudgetWrapUp", "Finish", "Completion"]
 
 TOOLS_OFF: frozenset[str] = frozenset({"WrapUp", "BudgetWrapUp", "Finish", "Completion"})
 
+Level = Literal["full", "default", "aggressive", "minimal"]
+"""How much of the transcript a request holds (engine.md §6)."""
+
 UNDECLARED = "(undeclared)"
 """What stands for the name of a tool that does not exist, wherever people or judges read."""
 
@@ -197,6 +200,7 @@ class ModelStarted:
     hold_output: int
     hold_cost: int | None = None
     script: str | None = None
+    level: Level = "full"
 
 
 @value
@@ -231,7 +235,7 @@ class ReplyReceived:
     counted: bool = False
     raw: Mapping[str, Any] | None = None
     mark: int | None = None
-    level: str = "full"
+    level: Level = "full"
 
 
 @value

@@ -79,6 +79,7 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> Iterator[Frame]:
         iteration=visit.replies + 1,
         toolCalls=len(fact.calls),
         tokens=state.account.used + fact.input + fact.output,
+        **({"level": fact.level} if fact.level != "full" else {}),
     )
 
 

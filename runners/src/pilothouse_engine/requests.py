@@ -4,8 +4,9 @@ from collections.abc import Container
 
 from pilothouse_engine.actions import CallModel
 from pilothouse_engine.executions import arguments_digest, call_id
-from pilothouse_engine.facts import AskedCall
+from pilothouse_engine.facts import AskedCall, ModelStarted
 from pilothouse_engine.ports import Message, ModelRequest, RequestedCall
+from pilothouse_engine.prompt_levels import sent_at
 from pilothouse_engine.state import RunState, Visit
 
 
@@ -16,7 +17,7 @@ def build_request(state: RunState, action: CallModel) -> ModelRequest:
     started = action.started
     return ModelRequest(
         endpoint=action.endpoint,
-        messages=_messages(visit, started.endpoint, action.pinned),
+        messages=_messages(visit, started, action.pinned),
         tools=action.tools,
         step=visit.step,
         turn=started.turn,
@@ -25,22 +26,26 @@ def build_request(state: RunState, action: CallModel) -> ModelRequest:
     )
 
 
-def _messages(visit: Visit, endpoint: int, pinned: str | None) -> tuple[Message, ...]:
-    messages = tuple(visit.messages)
-    if any(source != endpoint for source in visit.raw_from.values()):
-        # A provider's own form of a message is understood by that provider only.
-        messages = tuple(
-            Message(m.role, m.text, m.calls, m.provider_id, m.name)
-            if visit.raw_from.get(i, endpoint) != endpoint
-            else m
-            for i, m in enumerate(messages)
-        )
+def _messages(visit: Visit, started: ModelStarted, pinned: str | None) -> tuple[Message, ...]:
+    messages = _own_forms(visit, started.endpoint)
+    if started.level != "full":
+        messages = tuple(item.message for item in sent_at(visit, messages, started.level))
     if pinned is None:
         return messages
     head = messages[0] if messages and messages[0].role == "system" else None
     if head is None:
         return (Message("system", pinned), *messages)
     return (Message("system", f"{head.text}\n\n{pinned}"), *messages[1:])
+
+
+def _own_forms(visit: Visit, endpoint: int) -> tuple[Message, ...]:
+    """Return the messages without what another provider keeps with them: only that one understands it."""
+    if all(source == endpoint for source in visit.raw_from.values()):
+        return tuple(visit.messages)
+    return tuple(
+        Message(m.role, m.text, m.calls, m.provider_id, m.name) if visit.raw_from.get(i, endpoint) != endpoint else m
+        for i, m in enumerate(visit.messages)
+    )
 
 
 def asked_calls(turn: int, calls: tuple[RequestedCall, ...], declared: Container[str]) -> tuple[AskedCall, ...]:

@@ -7,6 +7,9 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from pilothouse_engine.facts import CallCode
 
+READ_TOOL_RESULT = "read_tool_result"
+"""Name of the engine's own tool that reads a result in slices."""
+
 HEAD_SHARE = 0.75
 """Share of a cut result that is its head; what a tool says first tends to matter most."""
 
@@ -27,21 +30,49 @@ def error_content(code: CallCode, message: str) -> str:
     return compact({"error": {"code": code, "message": message}})
 
 
+def pointer(call_id: str, length: int) -> str:
+    """Return how a cut result ends: its id, its length in characters, and how to read the rest."""
+    return (
+        f"\n[cut: {call_id} has {length} characters; read the rest with"
+        f' {READ_TOOL_RESULT} {{"call_id": "{call_id}", "offset": …, "limit": …}}]'
+    )
+
+
 def shown_result(call_id: str, content: str, limit: int) -> str:
     """Return the text that the model is shown, at most `limit` characters (0: all of it)."""
-    if not limit or len(content) <= limit:
-        return content
-    note = (
-        f"\n[cut: {call_id} has {len(content)} characters; read the rest with"
-        f' read_tool_result {{"call_id": "{call_id}", "offset": …, "limit": …}}]'
-    )
-    room = max(limit - len(note) - len("\n…\n"), 0)
+    return cut_result(call_id, len(content), content, limit) if limit else content
+
+
+def cut_result(call_id: str, length: int, shown: str, limit: int) -> str:
+    """Return a result of `length` characters, of which the model was shown `shown` so far, in `limit` characters."""
+    if len(shown) <= limit:
+        return shown
+    note = pointer(call_id, length)
+    # A result that is cut again keeps one pointer, at its end.
+    return _head_and_tail(shown.removesuffix(note), limit - len(note), "\n…\n") + note
+
+
+def cut_text(text: str, limit: int) -> str:
+    """Return a text in at most `limit` characters, with a line where something was left out."""
+    if len(text) <= limit:
+        return text
+    return _head_and_tail(text, limit, f"\n[… cut: this text has {len(text)} characters …]\n")
+
+
+def _head_and_tail(text: str, limit: int, mark: str) -> str:
+    room = max(limit - len(mark), 0)
+    if len(text) <= room:
+        return text
     head = int(room * HEAD_SHARE)
-    tail = room - head
-    return f"{content[:head]}\n…\n{content[len(content) - tail :] if tail else ''}{note}"
+    return f"{text[:head]}{mark}{text[len(text) - (room - head) :]}"
 
 
-def slice_of(call_id: str, content: str, offset: int, limit: int) -> str:
-    """Return a slice of a result, with one line that says where it stands."""
-    end = min(offset + limit, len(content))
-    return f"[{call_id}: characters {offset} to {end} of {len(content)}]\n{content[offset:end]}"
+def slice_of(call_id: str, content: str, offset: int, limit: int, longest: int) -> str:
+    """Return a slice of a result behind one line that says where it stands; both take at most `longest` characters."""
+    most = longest - len(_headline(call_id, len(content), len(content), len(content)))
+    end = min(offset + min(limit, most), len(content))
+    return _headline(call_id, offset, end, len(content)) + content[offset:end]
+
+
+def _headline(call_id: str, begin: int, end: int, length: int) -> str:
+    return f"[{call_id}: characters {begin} to {end} of {length}]\n"

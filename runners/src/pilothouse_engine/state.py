@@ -20,6 +20,7 @@ from pilothouse_engine.facts import (
     CallFinished,
     CallStarted,
     Fact,
+    Level,
     LimitsLanded,
     ModeAnswered,
     ModelFailed,
@@ -69,12 +70,17 @@ class Call:
 
 @value
 class CountedPrompt:
-    """What the provider said the prompt took, after a reply: a bound for the next one needs only what came since."""
+    """What the provider said the prompt and its reply took: a bound for the next one needs only what came since.
+
+    `prompt_bytes` and `messages` are the whole transcript's then, the reply included, whatever `level` was sent.
+    """
 
     endpoint: int
     tokens: int
     prompt_bytes: int
     had_tools: bool
+    level: Level = "full"
+    messages: int = 0
 
 
 @dataclass(slots=True)
@@ -90,9 +96,13 @@ class Visit:
 
     surface: ToolSurface | None = None
     messages: list[Message] = field(default_factory=list)
+    opening: int = 0
+    result_ids: dict[int, str] = field(default_factory=dict)
     raw_from: dict[int, int] = field(default_factory=dict)
     prompt_bytes: int = 0
     counted: CountedPrompt | None = None
+    counted_full: CountedPrompt | None = None
+    refused: dict[int, Level] = field(default_factory=dict)
 
     verdict: PolicyJudged | None = None
     judged_turn: int = 0
@@ -406,6 +416,7 @@ def _prompt_opened(state: RunState, fact: PromptOpened) -> None:
     visit = _visit(state)
     for message in fact.messages:
         visit.add(Message(message.role, message.text))
+    visit.opening = len(visit.messages)
     visit.stage = "Ready"
 
 
@@ -432,6 +443,8 @@ def _model_failed(state: RunState, fact: ModelFailed) -> None:
     state.account.settle(fact.input, fact.output, fact.cost)
     visit.account.settle(fact.input, fact.output, fact.cost)
     visit.failure = fact
+    if fact.kind == "ContextWindowExceeded" and visit.model is not None:
+        visit.refused[visit.model.endpoint] = visit.model.level
     _mark(state, visit, fact.mark)
 
 
@@ -454,8 +467,7 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> None:
     has_tools = model.purpose not in TOOLS_OFF
     calls = fact.calls if has_tools else ()
     _add_reply(visit, fact, calls)
-    if fact.counted:
-        visit.counted = CountedPrompt(model.endpoint, fact.input + fact.output, visit.prompt_bytes, has_tools)
+    _note_prompt(visit, fact, model, has_tools=has_tools)
     if calls:
         visit.stage = "Batch"
         visit.calls = [Call(asked) for asked in calls]
@@ -466,6 +478,19 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> None:
     else:
         visit.stage = "Replied"
         visit.parts.append(fact.text)
+
+
+def _note_prompt(visit: Visit, fact: ReplyReceived, model: ModelStarted, *, has_tools: bool) -> None:
+    """Keep what the provider said of the prompt: its size, and that a tighter one was needed."""
+    if model.endpoint in visit.refused:
+        # The whole transcript only grows, so it stays too long; what a tighter level sends may be shorter next time.
+        visit.refused[model.endpoint] = "full"
+    if not fact.counted:
+        return
+    tokens, size, messages = fact.input + fact.output, visit.prompt_bytes, len(visit.messages)
+    visit.counted = CountedPrompt(model.endpoint, tokens, size, has_tools, fact.level, messages)
+    if fact.level == "full":
+        visit.counted_full = visit.counted
 
 
 def _add_reply(visit: Visit, fact: ReplyReceived, calls: tuple[AskedCall, ...]) -> None:
@@ -485,7 +510,7 @@ def _reply_rejected(state: RunState, fact: ReplyRejected) -> None:
     dropped = visit.messages.pop()
     visit.prompt_bytes -= bytes_of(dropped)
     visit.raw_from.pop(len(visit.messages), None)
-    visit.counted = None
+    visit.counted = visit.counted_full = None
     visit.rejections += 1
     visit.parts = []
     visit.stage = "Ready"
@@ -618,6 +643,7 @@ def _show_results(state: RunState, visit: Visit) -> None:
         if call.finished is None:
             return
         text = shown_result(call.asked.id, call.finished.content, call.finished.cut_at)
+        visit.result_ids[len(visit.messages)] = call.asked.id
         visit.add(Message("tool", text, provider_id=call.asked.provider_id, name=call.asked.name))
         visit.next_call += 1
     if visit.batch_errors:

@@ -27,10 +27,20 @@ from pilothouse_engine.catalog import Catalog, NotSupported, PlannedStep
 from pilothouse_engine.context import fit_writes
 from pilothouse_engine.control import plan_checkpoint, plan_interruption
 from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
-from pilothouse_engine.facts import TOOLS_OFF, UNDECLARED, ModelStarted, NoteAdded, PromptOpened, Purpose, ReplyRejected
+from pilothouse_engine.facts import (
+    TOOLS_OFF,
+    UNDECLARED,
+    Level,
+    ModelStarted,
+    NoteAdded,
+    PromptOpened,
+    Purpose,
+    ReplyRejected,
+)
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
 from pilothouse_engine.ports import RETRIED_FAILURES
+from pilothouse_engine.prompt_budget import Around, Prompt, plan_prompt
 from pilothouse_engine.prompts import (
     CONTINUE_NOTE,
     FINISH_NOTE,
@@ -49,6 +59,8 @@ ADAPTER_GRACE_SECONDS = 5.0
 
 PINNED: dict[Purpose, str] = {"WrapUp": WRAP_UP_NOTE, "BudgetWrapUp": WRAP_UP_NOTE, "Finish": FINISH_NOTE}
 """Notes that join the system text of one request and are never stored."""
+
+PINNED_BYTES: dict[Purpose, int] = {purpose: text_bytes(note) for purpose, note in PINNED.items()}
 
 _log = logging.getLogger("pilothouse.engine")
 
@@ -188,38 +200,44 @@ def _plan_call(
     """Reserve and start one attempt; with no room for it, a shorter wrap-up turn, else the step ends."""
     visit = state.visit
     assert visit is not None
+    prompt = _plan_prompt(catalog, visit, purpose, endpoint)
+    if prompt is None:
+        return _exit(state, inputs, ERROR, "ContextWindowExceeded", _say_too_long(catalog, visit, endpoint))
     limits = catalog.limits(visit.step, state.limits)
     remaining = limits.remaining(state.account, visit.account)
     price = catalog.price(visit.step, endpoint)
     planned = catalog.offer(visit)
     longest = planned.endpoints[endpoint].max_output_tokens or ASSUMED_OUTPUT_TOKENS
-    hold = reserve(prompt_bound(planned, visit, purpose, endpoint), longest, price, remaining)
+    hold = reserve(prompt.bound, longest, price, remaining)
     if isinstance(hold, Hold):
-        return _call(catalog, state, inputs, purpose, endpoint, attempt, hold, None)
+        return _call(catalog, state, inputs, purpose, endpoint, attempt, hold, prompt.level, None)
     refused = hold
     if purpose == "Completion":
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", refused.message)
     shorter: Purpose = "BudgetWrapUp" if purpose == "Regular" else purpose
-    prompt = prompt_bound(planned, visit, shorter, endpoint)
-    room = room_for_answer(prompt, longest, price, remaining)
-    hold = reserve(prompt, room, price, remaining) if room else refused
+    prompt = _plan_prompt(catalog, visit, shorter, endpoint) or prompt
+    room = room_for_answer(prompt.bound, longest, price, remaining)
+    hold = reserve(prompt.bound, room, price, remaining) if room else refused
     if isinstance(hold, DoesNotFit):
         if purpose == "Finish":
             return _finish_without_answer(planned, state, inputs)
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", refused.message)
-    return _call(catalog, state, inputs, shorter, endpoint, attempt, hold, room)
+    return _call(catalog, state, inputs, shorter, endpoint, attempt, hold, prompt.level, room)
 
 
-def prompt_bound(planned: PlannedStep, visit: Visit, purpose: Purpose, endpoint: int) -> int:
-    """Return the most tokens that the next prompt can have: what was counted before, plus the bytes of what is new."""
-    pinned = PINNED.get(purpose)
-    extra = text_bytes(pinned) if pinned else 0
-    tools = 0 if purpose in TOOLS_OFF else planned.specs_bytes
-    counted = visit.counted
-    if counted is None or counted.endpoint != endpoint:
-        return visit.prompt_bytes + tools + extra
-    new = visit.prompt_bytes - counted.prompt_bytes
-    return counted.tokens + new + extra + (0 if counted.had_tools else tools)
+def _plan_prompt(catalog: Catalog, visit: Visit, purpose: Purpose, endpoint: int) -> Prompt | None:
+    tools = 0 if purpose in TOOLS_OFF else catalog.offer(visit).specs_bytes
+    around = Around(tools, PINNED_BYTES.get(purpose, 0))
+    return plan_prompt(visit, endpoint, catalog.context_window(visit.step, endpoint), around)
+
+
+def _say_too_long(catalog: Catalog, visit: Visit, endpoint: int) -> str:
+    failure, model = visit.failure, catalog.agent(visit.step).endpoints[endpoint]
+    said = f" ({failure.message})" if failure is not None and failure.kind == "ContextWindowExceeded" else ""
+    return (
+        f"{model.name} refuses the prompt as too long at every level at which it becomes shorter{said}: start a new"
+        " session, with less input, or name a model with a larger context window"
+    )
 
 
 def _call(
@@ -230,6 +248,7 @@ def _call(
     endpoint: int,
     attempt: int,
     hold: Hold,
+    level: Level,
     output_cap: int | None,
 ) -> Action:
     visit = state.visit
@@ -254,6 +273,7 @@ def _call(
             hold.output,
             hold.cost,
             catalog.script_key(model),
+            level,
         ),
         endpoint=model,
         tools=() if purpose in TOOLS_OFF else planned.specs,
@@ -280,13 +300,15 @@ def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
         return Commit((landed,))
     if failure is None:  # the call was interrupted and the run goes on: make it again
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt)
+    if failure.kind == "ContextWindowExceeded":  # a tighter level is no new attempt
+        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt)
     planned = catalog.offer(visit)
     due = _retry_due(planned, visit)
     if due is not None:
         if inputs.now < due:
             return Sleep(due - inputs.now)
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt + 1)
-    if model.endpoint + 1 < len(planned.endpoints) and failure.kind not in ("Refused", "ContextWindowExceeded"):
+    if model.endpoint + 1 < len(planned.endpoints) and failure.kind != "Refused":
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint + 1, 1)
     return _exit(state, inputs, ERROR, failure_reason(failure.kind), _say_failure(planned, visit))
 
@@ -302,7 +324,7 @@ def _say_failure(planned: PlannedStep, visit: Visit) -> str:
 
 def failure_reason(kind: str) -> str:
     """Return the cause that an exit names for a model failure."""
-    return kind if kind in ("ContextWindowExceeded", "ScriptSpent") else f"Model{kind}"
+    return kind if kind == "ScriptSpent" else f"Model{kind}"
 
 
 def _retry_due(planned: PlannedStep, visit: Visit) -> float | None:

@@ -10,7 +10,7 @@ _ENDPOINT = {
     "pilothouse_runner.adapters.models.openai": "apiBase apiKeySecretRef temperature timeoutSeconds name",
     "pilothouse_engine.turns": "maxOutputTokens",
     "pilothouse_engine.account": "price",
-    "pilothouse_engine.catalog": "script",
+    "pilothouse_engine.catalog": "script contextWindow",
 }
 _TEXT = {
     "pilothouse_api.plan": "inline",
@@ -29,7 +29,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.hooks.firings": "hooks",
     },
     agent.ModelEndpoint: _ENDPOINT,
-    agent.AgentModel: {**_ENDPOINT, "pilothouse_engine.catalog": "script fallbacks"},
+    agent.AgentModel: {**_ENDPOINT, "pilothouse_engine.catalog": "script contextWindow fallbacks"},
     agent.Price: {"pilothouse_engine.account": "inputPerMillionUSD outputPerMillionUSD"},
     agent.Skill: {
         "pilothouse_engine.prompts": "name",

@@ -17,7 +17,12 @@ NOW = 1000.0
 
 
 def catalog() -> Catalog:
-    return Catalog(build_plan(agent_step(), active_deadline_seconds=60), lambda endpoint: None, is_durable=True)
+    return Catalog(
+        build_plan(agent_step(), active_deadline_seconds=60),
+        lambda endpoint: None,
+        lambda endpoint: None,
+        is_durable=True,
+    )
 
 
 def state(*, attempt: int = 1, park: bool = False, ended: bool = False, active: float = 0.0) -> RunState:

@@ -56,7 +56,7 @@ def states(draw: st.DrawFn) -> RunState:
 @given(states())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_snapshot_stays_under_its_cap_whatever_stands_in_it(state: RunState) -> None:
-    catalog = Catalog(build_plan(agent_step("step-0")), lambda endpoint: None, is_durable=True)
+    catalog = Catalog(build_plan(agent_step("step-0")), lambda endpoint: None, lambda endpoint: None, is_durable=True)
     inputs = Inputs(1, None, Settings(), "d", 2.0, 2.0, directives=Directives("uid-1", 1))
     snapshot = build_snapshot(catalog, state, inputs)
     raw = snapshot.to_raw()

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pilothouse_api.v1alpha1.agent import AgentModel, AgentSpec, InlineStep, ModelEndpoint, Tool
+from pilothouse_api.v1alpha1.agent import AgentSpec, InlineStep, Tool
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, Control
 from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
 from pilothouse_control.tree import fields_of, walk
@@ -31,8 +31,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(AgentSpec, "guardrails"),
     Unsupported(AgentSpec, "policy"),
     Unsupported(AgentSpec, "recovery"),
-    Unsupported(ModelEndpoint, "contextWindow"),
-    Unsupported(AgentModel, "contextWindow"),
     Unsupported(Tool, "agentRef", hint="use a step or an inlineStep"),
     Unsupported(Tool, "background", frozenset({True})),
     Unsupported(Tool, "approval", frozenset({"Always"})),
