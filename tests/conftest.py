@@ -5,6 +5,8 @@ import os
 import pytest
 from hypothesis import settings
 
+from support.golden import OPTION, Golden
+
 pytest_plugins = ["support.cluster"]
 
 # The same examples each time, so that a change is judged and not luck; HYPOTHESIS_PROFILE=explore looks for new ones.
@@ -16,3 +18,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, action="store_true", help="write golden files anew instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(is_update=request.config.getoption(OPTION))

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from support.cluster import HACK
+from support.golden import Golden
 from support.installation import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "chart"
@@ -42,10 +43,10 @@ def rights(objects: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize("name", ["cluster-wide", "namespaced"])
-def test_the_rights_are_those_of_the_golden_file(name: str) -> None:
+def test_the_rights_are_those_of_the_golden_file(name: str, golden: Golden) -> None:
     settings = ["namespaced=true"] if name == "namespaced" else []
 
-    assert rights(render(*settings)) == (GOLDEN / f"rights-{name}.txt").read_text()
+    golden.check(GOLDEN / f"rights-{name}.txt", rights(render(*settings)))
 
 
 def test_nobody_reads_secrets_and_nothing_is_granted_by_a_star() -> None:

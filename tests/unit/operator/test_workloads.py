@@ -14,6 +14,7 @@ from pilothouse_api.plan import Origin, Plan, RunIdentity
 from pilothouse_api.v1alpha1.agentrun import PlanReport
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_operator.workloads import PodSettings, build_plan_configmap, build_pod
+from support.golden import Golden
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "runner-pod.yaml"
 STEPS = [{"id": "say", "kind": "Agent", "agentRef": {"name": "worker"}}]
@@ -42,7 +43,7 @@ def volumes(pod: dict[str, Any]) -> dict[str, Any]:
     return {volume["name"]: volume for volume in pod["spec"]["volumes"]}
 
 
-def test_the_pod_is_the_golden_one() -> None:
+def test_the_pod_is_the_golden_one(golden: Golden) -> None:
     pod = build_pod(
         make_plan(
             ["llm/api-key", "llm/other", "crm/token"],
@@ -58,9 +59,7 @@ def test_the_pod_is_the_golden_one() -> None:
         2,
     )
 
-    assert pod == yaml.safe_load(GOLDEN.read_text()), f"if this is meant, write this to {GOLDEN}:\n" + yaml.safe_dump(
-        pod
-    )
+    golden.check(GOLDEN, yaml.safe_dump(pod, sort_keys=False))
 
 
 def test_a_pod_is_locked_down() -> None:

@@ -1,0 +1,171 @@
+"""The form of a golden script: a short run as YAML, and the plan that it stands for.
+
+    about: one sentence, what the run shows
+    agent: {...}            the one Agent step `work`; or `steps:`, a list as in a Workflow
+    routes: {...}           routes of `work`; where they are left out each outcome leads to end
+    model: {turns: [...]}   what the scripted model plays (engine.md §18), for every agent
+    fallback: {turns: [...]}  the script of one fallback endpoint
+    functions: {lookup: [{output: {...}}, {raises: text}, {hangs: true}]}  what a function gives, call by call; the
+                            last one is repeated, and one that is not named gives {"done": true}
+    http: [{status: 200, json: {...}}, {failure: Timeout, sent: true}]     the same for HTTP
+    events:                 what people and the world do, and when
+    - when: {turn: 2}       while the model is asked at turn 2
+      control: {mode: Abort}
+    - when: {call: lookup}  while the function runs; {fact: CallStarted}: once that is journaled; {parked: Paused}: once
+      kill: true            it is published; {ended: Released}: between two attempts; `nth` counts from 1
+
+In an agent, `mode`, `model` and `tools` may be left out, and a tool may be a word or a mapping of its fields without
+the work: it is then a function of that name.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from pilothouse_api.plan import LiveCeilings, Origin, Plan, PlannedAgent, PlannedText, RunIdentity
+from pilothouse_api.v1alpha1.agent import AgentSpec
+from pilothouse_api.v1alpha1.workflow import WorkflowSpec
+
+UID = "uid-1"
+
+
+class _Node(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+class When(_Node):
+    """A moment; exactly one of the first is set."""
+
+    start: bool = False
+    turn: int | None = None
+    call: str | None = None
+    http: bool = False
+    fact: str | None = None
+    parked: str | None = None
+    ended: Literal["Released", "Killed"] | None = None
+    nth: int = 1
+
+
+class Event(_Node):
+    """What happens then."""
+
+    when: When
+    after: float = 0.0
+    control: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    delete: bool = False
+    store: Literal["Back", "Unavailable", "Forbidden"] | None = None
+    journal_fails: int = 0
+    journal_keeps: int | None = None
+    stop: bool = False
+    kill: bool = False
+    settle: str | None = None
+    passes: float = 0.0
+
+    @property
+    def said(self) -> str:
+        """The event in one line."""
+        fields = self.model_dump(exclude={"when", "after"}, exclude_defaults=True, by_alias=True)
+        return ", ".join(f"{name}: {_flow(value)}" for name, value in fields.items())
+
+
+class Script(_Node):
+    """One golden run."""
+
+    about: str
+    agent: dict[str, Any] | None = None
+    routes: dict[str, str] | None = None
+    steps: list[dict[str, Any]] = []
+    workflow: dict[str, Any] = {}
+    agents: dict[str, dict[str, Any]] = {}
+    texts: dict[str, dict[str, str]] = {}
+    input: dict[str, Any] = {"ticket": "I was charged twice"}
+    active_deadline_seconds: int = 3600
+    model: dict[str, Any] | None = None
+    fallback: dict[str, Any] | None = None
+    functions: dict[str, list[dict[str, Any]]] = {}
+    http: list[dict[str, Any]] = []
+    events: list[Event] = []
+    durable: bool = True
+    settings: dict[str, float] = {}
+    may_end_otherwise: str = ""
+    """Why a run that is cut and resumed in between may end otherwise; empty where it may not."""
+
+    @property
+    def journal_was_cut(self) -> bool:
+        """Whether the journal is cut short under the run."""
+        return any(event.journal_keeps is not None for event in self.events)
+
+    def plan(self) -> Plan:
+        """Return what the run executes."""
+        steps = self.steps or [{"id": "work", "kind": "Agent", "agent": self.agent or {}}]
+        if self.routes is not None:
+            steps = [{**steps[0], "routes": self.routes}, *steps[1:]]
+        return Plan(
+            run=RunIdentity(namespace="ns", name="run-1", uid=UID),
+            workflow=Origin(name="flow", digest="d"),
+            spec=WorkflowSpec.model_validate({"steps": [self._step(step) for step in steps], **self.workflow}),
+            agents={
+                name: PlannedAgent(
+                    origin=Origin(name=name, digest="d"), spec=AgentSpec.model_validate(self._agent(spec))
+                )
+                for name, spec in self.agents.items()
+            },
+            texts={key: PlannedText.model_validate(text) for key, text in self.texts.items()},
+            input=self.input,
+            active_deadline_seconds=self.active_deadline_seconds,
+            ceilings=LiveCeilings(),
+        )
+
+    def _step(self, step: dict[str, Any]) -> dict[str, Any]:
+        if "agent" in step:
+            agent = self._agent(step["agent"])
+            step = {**step, "agent": agent}
+            outcomes = agent.get("outcome", {}).get("enum", ["default"])
+            step.setdefault("routes", dict.fromkeys(outcomes, "end"))
+        if step["kind"] == "Function" and "function" not in step:
+            step = {**step, "function": {"callable": f"steps:{step['id']}"}}
+        return step
+
+    def _agent(self, agent: dict[str, Any]) -> dict[str, Any]:
+        mode = agent.get("mode", "Autonomous")
+        built = {**agent, "mode": mode, "model": self._model(agent.get("model", {}))}
+        if mode == "Autonomous":
+            built["tools"] = [_tool(tool) for tool in agent.get("tools", ["lookup"])]
+        return built
+
+    def _model(self, fields: dict[str, Any]) -> dict[str, Any]:
+        model = {"name": "scripted", "script": {"inline": dump(self.model)}, "maxOutputTokens": 1000} | fields
+        if self.fallback is not None:
+            model["fallbacks"] = [
+                {"name": "scripted", "script": {"inline": dump(self.fallback)}, "maxOutputTokens": 1000}
+            ]
+        return model
+
+
+def _tool(tool: str | dict[str, Any]) -> dict[str, Any]:
+    fields = {"name": tool} if isinstance(tool, str) else tool
+    if not {"step", "inlineStep", "mcp", "agentRef"}.isdisjoint(fields):
+        return fields
+    name = fields["name"]
+    work = {"kind": "Function", "function": {"callable": f"tools:{name}", "output": name}}
+    return {"description": f"Does {name}.", "effect": "ReadOnly", "inlineStep": work} | fields
+
+
+def read_script(path: Path) -> Script:
+    """Return the script of a file."""
+    return Script.model_validate(yaml.safe_load(path.read_text()))
+
+
+def dump(value: Any) -> str:
+    """Return a value as YAML, as it was written."""
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, bool | int | float | str):
+        return str(value)
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000).strip()
