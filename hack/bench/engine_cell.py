@@ -130,6 +130,7 @@ def engine_run(turns: int, tool: Tool, open_journal) -> Run:
             http=Http(),
             functions=None,
             mcp=None,
+            resources=None,
             secrets=None,
             journal=open_journal(number),
             store=Store(),

@@ -7,9 +7,6 @@ from typing import Any, Literal
 from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
 from pilothouse_engine.settings import Settings
 
-SettleCause = Literal["Aborted", "DeadlineExceeded", "MaxAttempts"]
-"""What the operator lets a run be closed for when no runner could do so itself."""
-
 
 class Stop:
     """How the host asks a running attempt to let go (SIGTERM, Ctrl-C): a release, never an abort."""
@@ -64,5 +61,5 @@ class Attempt:
     """Which attempt runs. `settle`: only fence, mark open calls unknown, journal and publish this exit reason."""
 
     number: int
-    settle: SettleCause | None = None
+    settle: str | None = None
     settings: Settings = field(default_factory=Settings)

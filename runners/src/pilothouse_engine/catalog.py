@@ -295,4 +295,6 @@ def default_effect(step: Step | InlineStep) -> Effect:
         return "ReadOnly"
     if step.api_call is not None and step.api_call.method in ("GET", "HEAD"):
         return "ReadOnly"
+    if step.resource is not None and step.resource.operation in ("Get", "List"):
+        return "ReadOnly"
     return "Once"

@@ -131,8 +131,8 @@ class Driver:
         self._must_flush = False
         self._journal_lost_at: float | None = None
         self._is_urgent = False
-        self._has_sessions = False
-        """Whether the visit under way has asked MCP servers, whose sessions end with it."""
+        self._sessions_of = 0
+        """The visit that has asked MCP servers, whose sessions end with it."""
 
     async def run(self) -> AttemptEnd:
         """Advance the run until the attempt ends."""
@@ -146,7 +146,7 @@ class Driver:
                 end = await self._perform()
                 if end is not None:
                     return end
-                if self._has_sessions:
+                if self._sessions_of:
                     await self._end_sessions()
         except _Ends as ends:
             return ends.end
@@ -154,7 +154,7 @@ class Driver:
             return Lost("Fenced", str(fenced))
         finally:
             watch.cancel()
-            if self._has_sessions:
+            if self._sessions_of:
                 await self._ports.mcp.end_visit()
             await asyncio.gather(watch, return_exceptions=True)
             await self._publisher.aclose()
@@ -345,13 +345,13 @@ class Driver:
         from pilothouse_engine.mcp_listing import list_surface
 
         await self._flush()
-        self._has_sessions = True
+        self._sessions_of = self._state.visits
         seconds = self._remaining(self._inputs.now)
         self._commit(await list_surface(self._state, agent, self._ports.mcp, self._alarms, seconds, self._now))
 
     async def _end_sessions(self) -> None:
         if self._state.visit is None:
-            self._has_sessions = False
+            self._sessions_of = 0
             await self._flush()
             await self._alarms.bound(self._ports.mcp.end_visit(), None)
 
@@ -422,7 +422,7 @@ class Driver:
         if isinstance(work, ReadSlice):
             return finish_slice(execution, work, began)
         if work.kind == "MCP":
-            self._has_sessions = True
+            self._sessions_of = self._state.visits
         end: StepEnd | TimedOut | Cut = await self._alarms.bound(
             EXECUTORS[work.kind](work, self._ports), min(execution.timeout, self._remaining(began))
         )

@@ -143,16 +143,16 @@ def finish_tool(
         return _timed_out(execution, now, seconds)
     if isinstance(end, StepUnknown):
         return _unknown(execution, end, now, seconds)
-    if end.signal == ERROR:
+    if end.signal == ERROR or end.error_type is not None:
         message = (end.error_message or "the tool failed")[:MAX_ERROR_CHARS]
         error = {"code": "tool_error", "type": end.error_type, "message": message}
-        content = compact({"signal": ERROR, "output": end.output, "error": error})
+        content = compact({"signal": end.signal, "output": end.output, "error": error})
         return CallFinished(
             now,
             started.id,
             content,
             "tool_error",
-            ERROR,
+            end.signal,
             message=message,
             cut_at=execution.cut_at,
             error_type=end.error_type,

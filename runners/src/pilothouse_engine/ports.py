@@ -84,7 +84,7 @@ class Usage:
 
 @value
 class ModelReply:
-    """What the model answered; its texts, names and arguments hold no half of a surrogate pair.
+    """What the model answered.
 
     `finish` is `Length` for every provider's word for a cut reply, and when the arguments of a call were cut.
     `mark` is the entry of the script that was played.
@@ -305,6 +305,77 @@ class Mcp(Protocol):
         ...
 
 
+ResourceOperation = Literal["Get", "List", "Create", "Patch", "Delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """One call to the Kubernetes API, all templates filled in.
+
+    `namespace` None is the run's own; it is not used for kinds that have none. `name` is empty for List alone. `body`
+    is the whole object (Create) or a JSON merge patch (Patch). `max_bytes` bounds what is read, over all pages of a
+    list.
+    """
+
+    operation: ResourceOperation
+    api_version: str
+    kind: str
+    name: str = ""
+    namespace: str | None = None
+    label_selector: str = ""
+    body: Mapping[str, Any] | None = None
+    timeout: float = 30.0
+    max_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceReply:
+    """What the API server gave: the object, or the list, without managed fields and with the data of Secrets masked."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceFailure:
+    """Why the API server gave nothing.
+
+    `message` is safe to show: it holds nothing of the server's and no name that could be data. `detail` is what the
+    server said (empty where it could quote a Secret), to be treated like a result. `sent`: the request may have been
+    carried out although there is no good answer.
+    """
+
+    kind: Literal[
+        "NotFound",
+        "Forbidden",  # by RBAC, an admission policy, a quota
+        "Unauthorized",  # it does not know the run's token
+        "AlreadyExists",
+        "Conflict",  # the object was changed meanwhile
+        "Invalid",  # the request or the object is refused as it is
+        "UnknownKind",  # the API server serves no such kind
+        "Throttled",
+        "Unavailable",  # it answered that it cannot serve
+        "Timeout",
+        "Connection",
+        "TooLarge",
+        "NoCluster",  # there is no API server to ask
+    ]
+    message: str
+    sent: bool = False
+    detail: str = ""
+
+
+class Resources(Protocol):
+    """Reads and writes objects of the cluster, under the run's own ServiceAccount; its token is read anew each time.
+
+    Only what certainly changed nothing (a read, a request that was never sent or was put off) is tried again, within
+    the request's time.
+    """
+
+    async def call(self, request: ResourceRequest) -> ResourceReply | ResourceFailure:
+        """Return what the API server gave or why it gave nothing, within `timeout` seconds."""
+        ...
+
+
 class SecretUnavailable(Exception):
     """A Secret's key cannot be read; the message names both."""
 
@@ -436,6 +507,7 @@ class Ports:
     http: Http
     functions: Functions
     mcp: Mcp
+    resources: Resources
     secrets: Secrets
     journal: Journal
     store: RunStore

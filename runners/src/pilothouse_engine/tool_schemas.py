@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pilothouse_api.plan import Plan
 from pilothouse_api.templates import placeholders, placeholders_of
 from pilothouse_api.v1alpha1.agent import AgentSpec, InlineStep, Tool
-from pilothouse_api.v1alpha1.steps import APICall
+from pilothouse_api.v1alpha1.steps import APICall, ResourceCall
 from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.ports import ToolSpec
 from pilothouse_engine.strict_json import JsonError, parse_json, path_text, printable
@@ -109,7 +109,7 @@ def _derive(plan: Plan, step: Step | InlineStep) -> dict[str, Any]:
     if step.mcp is not None:
         return _derive_from_paths((), placeholders_of(step.mcp.arguments), _known_keys(plan))
     if step.resource is not None:
-        return {"type": "object", "properties": {"payload": {"type": "object"}}}
+        return _derive_from_resource(step.resource, _known_keys(plan))
     return {"type": "object", "properties": {}, "additionalProperties": True}
 
 
@@ -121,6 +121,15 @@ def _derive_from_templates(call: APICall, known: frozenset[str]) -> dict[str, An
         *(path for header in call.headers for path in placeholders(header.value or "")),
     ]
     return _derive_from_paths(in_text, placeholders_of(call.body), known)
+
+
+def _derive_from_resource(call: ResourceCall, known: frozenset[str]) -> dict[str, Any]:
+    """Return the placeholders of a call; `payload`, where its body names it, is an object."""
+    in_text = [path for text in (call.name, call.namespace, call.label_selector) for path in placeholders(text or "")]
+    schema = _derive_from_paths(in_text, placeholders_of(call.body), known)
+    if "payload" in schema["properties"]:
+        schema["properties"]["payload"].setdefault("type", "object")
+    return schema
 
 
 def _derive_from_paths(in_text: Iterable[str], in_json: Iterable[str], known: frozenset[str]) -> dict[str, Any]:

@@ -1,12 +1,9 @@
 """The ports of one attempt, put together: the same in a pod and on a laptop but for journal, store, frames, secrets."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilothouse_api import names
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.ports import (
@@ -16,30 +13,24 @@ from pilothouse_engine.ports import (
     McpListing,
     McpResult,
     Ports,
+    ResourceFailure,
+    ResourceReply,
+    ResourceRequest,
     RunStore,
     Secrets,
 )
+from pilothouse_runner.adapters.api_server import Cluster
 from pilothouse_runner.adapters.clock import SystemClock
 from pilothouse_runner.adapters.functions import ProcessFunctions
 from pilothouse_runner.adapters.http import HttpxHttp
 from pilothouse_runner.adapters.models import ModelRouter
 
 if TYPE_CHECKING:
+    from pilothouse_runner.adapters.kubernetes_resources import KubernetesResources
     from pilothouse_runner.adapters.mcp import SdkMcp
 
-
-@dataclass(frozen=True, slots=True)
-class McpHost:
-    """What MCP servers find where a run is hosted; the defaults are those of a pod.
-
-    `environment` and `folder` are those of programs (Stdio), which `is_confined` keeps from the runner's files;
-    `tokens` is the folder of projected tokens, None where there are none.
-    """
-
-    environment: Mapping[str, str]
-    folder: str = "/"
-    is_confined: bool = True
-    tokens: Path | None = Path(names.AUDIENCE_TOKENS_PATH)
+FindCluster = Callable[[], Cluster | ResourceFailure]
+"""Tells where Resource steps act, or why nowhere; asked when the first one does."""
 
 
 def named_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
@@ -61,21 +52,23 @@ async def open_ports(
     frames: FrameSink,
     secrets: Secrets,
     environment: Mapping[str, str],
-    mcp_host: McpHost | None = None,
+    find_cluster: FindCluster,
 ) -> AsyncIterator[Ports]:
     """Give the ports, and close connections and sessions afterwards.
 
-    `environment` is what Function steps see, and in a pod (no `mcp_host`) programs of MCP servers too.
+    `environment` is what Function steps and MCP servers over stdio see.
     """
     clock = SystemClock()
     model = ModelRouter(secrets, clock)
-    mcp = McpWhenAsked(secrets, mcp_host or McpHost(environment))
+    mcp = McpWhenAsked(secrets, environment)
+    resources = ResourcesWhenAsked(find_cluster)
     try:
         yield Ports(
             model=model,
             http=HttpxHttp(),
             functions=ProcessFunctions(environment),
             mcp=mcp,
+            resources=resources,
             secrets=secrets,
             journal=journal,
             store=store,
@@ -84,15 +77,16 @@ async def open_ports(
         )
     finally:
         await mcp.aclose()
+        await resources.aclose()
         await model.aclose()
 
 
 class McpWhenAsked:
     """MCP servers, and nothing of what they need before a run asks one."""
 
-    def __init__(self, secrets: Secrets, host: McpHost) -> None:
+    def __init__(self, secrets: Secrets, environment: Mapping[str, str]) -> None:
         self._secrets = secrets
-        self._host = host
+        self._environment = environment
         self._mcp: SdkMcp | None = None
 
     async def list_tools(self, server: McpServer, deadline: float) -> McpListing | McpFailure:
@@ -125,12 +119,29 @@ class McpWhenAsked:
         from pilothouse_runner.adapters.mcp import SdkMcp
 
         if self._mcp is None:
-            host = self._host
-            self._mcp = SdkMcp(
-                self._secrets,
-                tokens=host.tokens,
-                environment=host.environment,
-                folder=host.folder,
-                is_confined=host.is_confined,
-            )
+            self._mcp = SdkMcp(self._secrets, environment=self._environment)
         return self._mcp
+
+
+class ResourcesWhenAsked:
+    """Objects of a cluster, and nothing of what they need before a run asks for one."""
+
+    def __init__(self, find_cluster: FindCluster) -> None:
+        self._find_cluster = find_cluster
+        self._resources: KubernetesResources | None = None
+
+    async def call(self, request: ResourceRequest) -> ResourceReply | ResourceFailure:
+        """Return what the API server gave or why it gave nothing."""
+        if self._resources is None:
+            cluster = self._find_cluster()
+            if isinstance(cluster, ResourceFailure):
+                return cluster
+            from pilothouse_runner.adapters.kubernetes_resources import KubernetesResources
+
+            self._resources = KubernetesResources(cluster.server, cluster.namespace)
+        return await self._resources.call(request)
+
+    async def aclose(self) -> None:
+        """Close the connections, at the end of the attempt."""
+        if self._resources is not None:
+            await self._resources.aclose()

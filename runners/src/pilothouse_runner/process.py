@@ -17,8 +17,9 @@ from pilothouse_api import names
 from pilothouse_api.plan import Plan
 from pilothouse_engine.ports import Journal, JournalCorrupt
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
+from pilothouse_runner.adapters.api_server import ApiServer, Cluster
 from pilothouse_runner.adapters.file_journal import FileJournal
-from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
+from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
 from pilothouse_runner.adapters.secrets import FileSecrets
 from pilothouse_runner.assembly import named_environment, open_ports
 from pilothouse_runner.log_events import LogEvents
@@ -106,6 +107,7 @@ async def run_in_cluster(
             frames=lines,
             secrets=FileSecrets(settings.secrets_path),
             environment=named_environment(plan, os.environ),
+            find_cluster=lambda: Cluster(server, settings.namespace),
         ) as ports:
             return await run_attempt(plan, ports, Attempt(settings.attempt, settings.settle), stop, [LogEvents(lines)])
     finally:

@@ -12,7 +12,7 @@ import httpx
 
 from pilothouse_api import names
 from pilothouse_api.names import API_VERSION
-from pilothouse_runner.adapters.kubernetes_run_store import ApiServer
+from pilothouse_runner.adapters.api_server import ApiServer
 
 SECONDS = 120
 STEP = {

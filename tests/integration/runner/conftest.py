@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
+from pilothouse_runner.adapters.api_server import ApiServer
+from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
 from support.agentruns import Administrator, StoredRun
 from support.cluster import LocalCluster
 from support.runner_process import RunnerPod

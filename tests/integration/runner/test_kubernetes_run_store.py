@@ -11,7 +11,8 @@ import pytest
 from pilothouse_api.v1alpha1.agentrun import Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure
 from pilothouse_runner.adapters import kubernetes_run_store
-from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
+from pilothouse_runner.adapters.api_server import ApiServer
+from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
 from support.agentruns import Administrator
 from support.cluster import LocalCluster
 

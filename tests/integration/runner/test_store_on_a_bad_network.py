@@ -12,7 +12,8 @@ from pilothouse_api.v1alpha1.agentrun import Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure
 from pilothouse_operator.adapters.connection import Credentials
 from pilothouse_runner.adapters import kubernetes_run_store
-from pilothouse_runner.adapters.kubernetes_run_store import ApiServer, KubernetesRunStore
+from pilothouse_runner.adapters.api_server import ApiServer
+from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
 from support.agentruns import Administrator, StoredRun
 from support.cluster import LocalCluster
 

@@ -43,7 +43,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.batch": "maxCalls",
     },
     agent.InlineStep: {
-        "pilothouse_engine.catalog": "kind mcp",
+        "pilothouse_engine.catalog": "kind mcp resource",
         "pilothouse_engine.steps.registry": "apiCall router function",
     },
     agent.McpTools: {"pilothouse_engine.mcp_tools": "server allow"},
@@ -70,7 +70,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
-        "pilothouse_engine.catalog": "id kind toolOnly effect mcp",
+        "pilothouse_engine.catalog": "id kind toolOnly effect mcp resource",
         "pilothouse_engine.tool_schemas": "description",
         "pilothouse_api.plan": "agentRef agent",
         "pilothouse_engine.steps.registry": "apiCall router function response",
@@ -102,6 +102,10 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.steps.api_request": "url headers query body",
     },
     steps.Extract: {"pilothouse_engine.steps.api_call": "path as"},
+    steps.ResourceCall: {
+        "pilothouse_engine.steps.resource": "operation apiVersion kind name namespace labelSelector body "
+        "timeoutSeconds output"
+    },
     steps.Router: {"pilothouse_engine.steps.router": "match conditions"},
     steps.RouterCondition: {"pilothouse_engine.steps.router": "cel signal"},
     steps.FunctionCall: {"pilothouse_engine.steps.function": "callable source arguments timeoutSeconds output"},

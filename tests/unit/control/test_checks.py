@@ -54,6 +54,15 @@ def env(**entry: Any) -> Raw:
     return a_workflow(runTemplate={"env": [entry]})
 
 
+def inline_resource(operation: str, **fields: Any) -> Raw:
+    resource = {"operation": operation, "apiVersion": "v1", "kind": "ConfigMap", **fields}
+    return {"kind": "Resource", "resource": resource}
+
+
+def resource_step(operation: str, **fields: Any) -> Raw:
+    return {"id": "res", **inline_resource(operation, **fields)}
+
+
 def a_router(cel: str, **routes: str) -> Raw:
     router = {"conditions": [{"cel": cel, "signal": "big"}]}
     return {"id": "choose", "kind": "Router", "router": router, "routes": {"big": "end", **routes}}
@@ -798,6 +807,76 @@ ROWS = [
         [a_run(overrides={"resources": {"requests": {"cpu": "half"}}})],
         [a_run(overrides={"resources": {"requests": {"cpu": "500m"}}})],
         "spec.overrides.resources.requests.cpu",
+    ),
+    # ---- of Resource steps
+    Row(
+        "ResourceFieldUnused",
+        [a_workflow(resource_step("List", name="limits"))],
+        [a_workflow(resource_step("List", labelSelector="team=a"))],
+        "spec.steps[0].resource.name",
+        "operation List has no name",
+    ),
+    Row(
+        "ResourceFieldUnused",
+        [a_workflow(resource_step("Get", name="limits", labelSelector="team=a"))],
+        [a_workflow(resource_step("Get", name="limits"))],
+        "spec.steps[0].resource.labelSelector",
+    ),
+    Row(
+        "ResourceObjectInvalid",
+        [a_workflow(resource_step("Create", body={"data": {}}))],
+        [a_workflow(resource_step("Create", body={"metadata": {"generateName": "limits-"}}))],
+        "spec.steps[0].resource.name",
+        "a new object needs a name",
+    ),
+    Row(
+        "ResourceObjectInvalid",
+        [a_workflow(resource_step("Create", name="a", body={"kind": "Secret"}))],
+        [a_workflow(resource_step("Create", name="a", body={"kind": "ConfigMap", "apiVersion": "v1"}))],
+        "spec.steps[0].resource.body.kind",
+        "resource.kind says ConfigMap, and this says Secret",
+    ),
+    Row(
+        "ResourceObjectInvalid",
+        [a_workflow(resource_step("Create", name="a", body={"metadata": {"name": "b", "namespace": "other"}}))],
+        [
+            a_workflow(
+                resource_step(
+                    "Create", name="a", namespace="other", body={"metadata": {"name": "a", "namespace": "other"}}
+                )
+            )
+        ],
+        "spec.steps[0].resource.body.metadata.namespace",
+        "resource.namespace says the namespace of the run",
+    ),
+    Row(
+        "ResourceEffectUnderstated",
+        [a_workflow(resource_step("Delete", name="a") | {"effect": "ReadOnly"})],
+        [a_workflow(resource_step("Get", name="a") | {"effect": "ReadOnly"})],
+        "spec.steps[0].effect",
+        "operation Delete changes the cluster",
+    ),
+    Row(
+        "ResourceEffectUnderstated",
+        [an_agent(tools=[a_tool(effect="ReadOnly", inlineStep=inline_resource("Delete", name="a"))])],
+        [an_agent(tools=[a_tool(effect="Idempotent", inlineStep=inline_resource("Delete", name="a"))])],
+        "spec.tools[0].effect",
+    ),
+    Row(
+        "ResourceToolEffectUnderstated",
+        [
+            a_workflow(
+                agent_step(tools=[a_tool(inlineStep=None, step="res", effect="ReadOnly")]),
+                resource_step("Delete", name="a") | {"toolOnly": True},
+            )
+        ],
+        [
+            a_workflow(
+                agent_step(tools=[a_tool(inlineStep=None, step="res", effect="Once")]),
+                resource_step("Delete", name="a") | {"toolOnly": True},
+            )
+        ],
+        "spec.steps[0].agent.tools[0].effect",
     ),
     # ---- of supervisors
     Row(

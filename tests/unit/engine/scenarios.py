@@ -32,6 +32,7 @@ from pilothouse_engine.testing.functions import Function, InProcessFunctions
 from pilothouse_engine.testing.http import ScriptedHttp
 from pilothouse_engine.testing.journal import MemoryJournal
 from pilothouse_engine.testing.mcp import InProcessMcp
+from pilothouse_engine.testing.resources import MemoryResources
 from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_engine.testing.store import MemoryRunStore
 
@@ -147,6 +148,7 @@ class Scenario:
     functions: dict[str, Function] = field(default_factory=dict)
     http: ScriptedHttp = field(default_factory=ScriptedHttp)
     mcp: Mcp = field(default_factory=InProcessMcp)
+    resources: MemoryResources = field(default_factory=MemoryResources)
     is_durable: bool = True
     settings: Settings = field(default_factory=Settings)
     observers: Sequence[Observer] = ()
@@ -166,6 +168,7 @@ class Scenario:
             model=self.model,
             http=self.http,
             functions=self.ran,
+            resources=self.resources,
             mcp=self.mcp,
             secrets=DictSecrets(),
             journal=self.journal,

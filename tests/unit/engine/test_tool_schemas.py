@@ -112,7 +112,24 @@ def test_a_placeholder_that_is_a_text_here_and_an_object_there_leaves_its_form_o
         ({"kind": "Router", "router": {"match": "x"}}, ANY_OBJECT),
         (
             {"kind": "Resource", "resource": {"operation": "List", "apiVersion": "v1", "kind": "Pod"}},
-            {"type": "object", "properties": {"payload": {"type": "object"}}},
+            {"type": "object", "properties": {}},
+        ),
+        (
+            {
+                "kind": "Resource",
+                "resource": {
+                    "operation": "Patch",
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "name": "limits-{{ team }}",
+                    "body": {"data": "{{ payload }}", "metadata": {"labels": {"n": "{{ n }}"}}},
+                },
+            },
+            {
+                "type": "object",
+                "properties": {"team": {"type": "string"}, "payload": {"type": "object"}, "n": {}},
+                "required": ["team", "payload", "n"],
+            },
         ),
         ({"kind": "APICall", "apiCall": {"url": "https://x/"}}, {"type": "object", "properties": {}}),
     ],

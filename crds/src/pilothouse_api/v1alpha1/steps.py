@@ -132,18 +132,20 @@ class ResourceCall(Model):
 
     operation: Literal["Get", "List", "Create", "Patch", "Delete"]
     """What is done."""
-    api_version: Annotated[str, Field(min_length=1, max_length=253)]
-    """API version of the object."""
-    kind: Name
+    api_version: Annotated[
+        str, Field(min_length=1, max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-z][a-z0-9]*$")
+    ]
+    """API version of the object: `v1`, `apps/v1`."""
+    kind: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z][A-Za-z0-9]*$")]
     """Kind of the object."""
     name: Annotated[str, Field(max_length=253)] | None = None
-    """Name, a template."""
+    """Name, a template; of Create: default `body.metadata.name`, or `generateName` with an end of its own."""
     namespace: Annotated[str, Field(max_length=253)] | None = None
     """Namespace, a template; default: the run's."""
     label_selector: Line | None = None
-    """Selector of List, a template."""
+    """Selector of List, a template; a value that fills in a part of it holds letters, digits, `-`, `_`, `.`, `/`."""
     body: JsonObject | None = None
-    """Object (Create) or merge-patch (Patch); strings are templates."""
+    """Object (Create) or merge-patch (Patch); strings are templates. Create sets apiVersion, kind and name."""
     timeout_seconds: Annotated[int, Field(ge=1, le=300)] = 30
     """Deadline of the call."""
     output: ContextKey | None = None

@@ -9,6 +9,7 @@ from pilothouse_control.validation.graph import GRAPH_CHECKS
 from pilothouse_control.validation.hooks import HOOK_ARTIFACT, HOOK_CHECKS
 from pilothouse_control.validation.mcp import MCP_AGENT_CHECKS, MCP_SPEC_CHECKS
 from pilothouse_control.validation.pods import POD_CHECKS
+from pilothouse_control.validation.resources import RESOURCE_CHECKS, RESOURCE_TOOL_CHECKS
 from pilothouse_control.validation.runs import RUN_CHECKS
 from pilothouse_control.validation.scene import Check
 from pilothouse_control.validation.specs import SPEC_CHECKS
@@ -16,9 +17,16 @@ from pilothouse_control.validation.supervisors import SUPERVISOR_CHECKS
 from pilothouse_control.validation.unsupported import NOT_SUPPORTED
 from pilothouse_control.validation.workflows import WORKFLOW_CHECKS
 
-CHECKS_OF_SPECS = (NOT_SUPPORTED, *SPEC_CHECKS, *MCP_SPEC_CHECKS, HOOK_ARTIFACT)
+CHECKS_OF_SPECS = (NOT_SUPPORTED, *SPEC_CHECKS, *MCP_SPEC_CHECKS, *RESOURCE_CHECKS, HOOK_ARTIFACT)
 CHECKS_OF_AGENTS = (*AGENT_CHECKS, *MCP_AGENT_CHECKS)
-CHECKS_OF_WORKFLOWS = (*WORKFLOW_CHECKS, *GRAPH_CHECKS, *CONTEXT_CHECKS, *HOOK_CHECKS, *POD_CHECKS)
+CHECKS_OF_WORKFLOWS = (
+    *WORKFLOW_CHECKS,
+    *GRAPH_CHECKS,
+    *CONTEXT_CHECKS,
+    *HOOK_CHECKS,
+    *POD_CHECKS,
+    *RESOURCE_TOOL_CHECKS,
+)
 CHECKS_OF_RUNS = RUN_CHECKS
 CHECKS_OF_SUPERVISORS = SUPERVISOR_CHECKS
 

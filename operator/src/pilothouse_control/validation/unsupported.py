@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pilothouse_api.v1alpha1.agent import AgentSpec, InlineStep, Tool
+from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, Control
 from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
 from pilothouse_control.tree import fields_of, walk
@@ -34,10 +34,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(Tool, "agentRef", hint="use a step or an inlineStep"),
     Unsupported(Tool, "background", frozenset({True})),
     Unsupported(Tool, "approval", frozenset({"Always"})),
-    Unsupported(InlineStep, "kind", frozenset({"Resource"}), "use APICall or Function"),
-    Unsupported(InlineStep, "resource"),
-    Unsupported(Step, "kind", frozenset({"Resource", "Approval", "Delegate"}), "use APICall or Function"),
-    Unsupported(Step, "resource"),
+    Unsupported(Step, "kind", frozenset({"Approval", "Delegate"}), "use APICall or Function"),
     Unsupported(Step, "approval"),
     Unsupported(Step, "delegate"),
     Unsupported(WorkflowSpec, "supervisorRefs"),

@@ -45,7 +45,8 @@ class StepDone:
 
     `writes` is the delta of public context keys, `output` the declared output (what a model sees of a tool that
     writes nothing). `error_type` (a PascalCase cause) and `error_message` (no secret, no text of a body) are set
-    exactly when the signal is `error`. `engine_writes` are `_` keys, `result` is the run's result (Response).
+    exactly when the work failed: the signal is `error`, or one that a Resource has for a failure. `engine_writes` are
+    `_` keys, `result` is the run's result (Response).
     """
 
     signal: str

@@ -17,9 +17,17 @@ async def execute_mcp(call: StepCall, ports: Ports) -> StepEnd:
     return await mcp.execute_mcp(call, ports)
 
 
+async def execute_resource(call: StepCall, ports: Ports) -> StepEnd:
+    """Call the Kubernetes API; what that takes is imported by the runs that do it."""
+    from pilothouse_engine.steps import resource
+
+    return await resource.execute_resource(call, ports)
+
+
 EXECUTORS: Mapping[str, StepExecutor] = {
     "APICall": execute_api_call,
     "MCP": execute_mcp,
+    "Resource": execute_resource,
     "Router": execute_router,
     "Function": execute_function,
     "Response": execute_response,

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import certifi
@@ -57,12 +58,22 @@ class Connections:
 
     @asynccontextmanager
     async def stream(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        extensions: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Reply]:
-        """Send a request and give its reply; leaving gives the connection back, or closes it where more would come."""
+        """Send a request and give its reply; leaving gives the connection back, or closes it where more would come.
+
+        `extensions` are httpcore's.
+        """
         # Said here, since httpcore's own Host lacks the brackets of an IPv6 address.
         sent = {"Host": urlsplit(url).netloc, "Accept-Encoding": "identity", **headers}
-        async with self._pool.stream(method, url, headers=list(sent.items()), content=content) as response:
+        async with self._pool.stream(
+            method, url, headers=list(sent.items()), content=content, extensions=dict(extensions or {})
+        ) as response:
             yield Reply(response.status, _headers(response), response.aiter_stream())
 
     async def aclose(self) -> None:

@@ -1,27 +1,23 @@
 """The run's object on a Kubernetes API server: directives in, fenced snapshots out.
 
-A thin client of its own, because the official one costs a runner two seconds of its start. It knows one object and
-three requests: get it, patch its status, watch it.
+It knows one object and three requests: get it, patch its status, watch it.
 """
 
 import asyncio
 import json
-import os
-import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import httpcore
 from pydantic import ValidationError
 
-from pilothouse_api import __version__, names
+from pilothouse_api import names
 from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure
-from pilothouse_runner.adapters.connections import HTTP_ERRORS, Connections, Reply
+from pilothouse_runner.adapters.api_server import ApiConnection, ApiServer, read_body, retry_after
+from pilothouse_runner.adapters.connections import HTTP_ERRORS, Reply
 
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 """Most that is read of one answer or one watch event; etcd keeps no object over 1.5 MiB."""
@@ -36,24 +32,6 @@ FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 2.0
 
 _JSON_PATCH = "application/json-patch+json"
-_HEADERS = {"Accept": "application/json", "User-Agent": f"pilothouse-runner/{__version__}"}
-
-
-@dataclass(frozen=True, slots=True)
-class ApiServer:
-    """Where the API server is, and the files that open it: both are read anew, they are renewed while a run lives."""
-
-    url: str
-    token_path: Path | None = None
-    ca_path: Path | None = None
-
-    @staticmethod
-    def in_cluster(environment: Mapping[str, str] = os.environ) -> "ApiServer":
-        """Return the API server of the cluster that this pod runs in; raises KeyError outside of a pod."""
-        host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
-        host = f"[{host}]" if ":" in host else host
-        folder = Path(names.TOKEN_PATH)
-        return ApiServer(f"https://{host}:{port}", folder / "token", folder / "ca.crt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +56,11 @@ class KubernetesRunStore:
     """
 
     def __init__(self, server: ApiServer, namespace: str, name: str, uid: str, attempt: int) -> None:
-        self._server = server
+        self._api = ApiConnection(server)
         self._uid = uid
         self._attempt = attempt
         self._name = name
         self._collection = f"/apis/{names.API_VERSION}/namespaces/{namespace}/agentruns"
-        self._http: Connections | None = None
         self._publishing = asyncio.Lock()
         self._waiting: Snapshot | None = None
         self._published: StoreFailure | None = None
@@ -93,9 +70,7 @@ class KubernetesRunStore:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        await self._api.aclose()
 
     async def read(self) -> Directives | StoreFailure:
         """Return the newest directives, read now; retried for a few seconds."""
@@ -191,7 +166,10 @@ class KubernetesRunStore:
         content = None if patch is None else json.dumps(patch).encode()
         headers = {"Content-Type": _JSON_PATCH} if patch is not None else {}
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS), self._stream(method, path, headers, content) as reply:
+            async with (
+                asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
+                self._api.stream(method, path, headers, content) as reply,
+            ):
                 return await _read_answer(reply)
         except TimeoutError:
             return self._unavailable(f"no answer within {REQUEST_TIMEOUT_SECONDS:g} s")
@@ -215,7 +193,7 @@ class KubernetesRunStore:
         try:
             async with (
                 asyncio.timeout(seconds + REQUEST_TIMEOUT_SECONDS),
-                self._stream("GET", f"{self._collection}?{query}", {}, None) as reply,
+                self._api.stream("GET", f"{self._collection}?{query}", {}, None) as reply,
             ):
                 if reply.status != 200:
                     self._version = None
@@ -242,42 +220,14 @@ class KubernetesRunStore:
         self._broken_watches += 1
         return float(min(0.1 * 2**self._broken_watches, LONGEST_RETRY_SECONDS))
 
-    @asynccontextmanager
-    async def _stream(
-        self, method: str, path: str, headers: Mapping[str, str], content: bytes | None
-    ) -> AsyncIterator[Reply]:
-        if self._http is None:
-            self._http = Connections(max_connections=8, keepalive_seconds=60, ssl_context=_ssl_context(self._server))
-        sent = {**_HEADERS, **headers, **self._authorization()}
-        async with self._http.stream(method, f"{self._server.url}{path}", sent, content) as reply:
-            yield reply
-
-    def _authorization(self) -> dict[str, str]:
-        if self._server.token_path is None:
-            return {}
-        return {"Authorization": f"Bearer {self._server.token_path.read_text().strip()}"}
-
     def _unavailable(self, why: str) -> StoreFailure:
-        return StoreFailure("Unavailable", f"the API server at {self._server.url} does not answer: {why}")
-
-
-def _ssl_context(server: ApiServer) -> ssl.SSLContext | None:
-    if not server.url.startswith("https:"):
-        return None
-    return ssl.create_default_context(cafile=str(server.ca_path) if server.ca_path else None)
+        return StoreFailure("Unavailable", f"the API server at {self._api.url} does not answer: {why}")
 
 
 async def _read_answer(reply: Reply) -> _Answer:
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in reply.pieces:
-        size += len(piece)
-        if size > MAX_RESPONSE_BYTES:
-            raise ValueError(f"an answer of more than {MAX_RESPONSE_BYTES} bytes")
-        pieces.append(piece)
-    body = _json_object(b"".join(pieces)) if reply.status < 300 else _error_body(b"".join(pieces))
-    retry_after = reply.headers.get("retry-after", "")
-    return _Answer(reply.status, body, float(retry_after) if retry_after.isdigit() else None)
+    data = await read_body(reply, MAX_RESPONSE_BYTES)
+    body = _json_object(data) if reply.status < 300 else _error_body(data)
+    return _Answer(reply.status, body, retry_after(reply))
 
 
 def _json_object(data: bytes) -> Mapping[str, Any]:

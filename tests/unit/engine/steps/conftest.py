@@ -70,6 +70,7 @@ class Stage:
             http=self,
             functions=self,
             mcp=unused,
+            resources=unused,
             secrets=self,
             journal=unused,
             store=unused,

@@ -3,7 +3,7 @@ from typing import get_args
 from pilothouse_api.v1alpha1.workflow import StepKind
 from pilothouse_engine.steps.registry import EXECUTORS
 
-NOT_YET = {"Resource", "Approval", "Delegate"}
+NOT_YET = {"Approval", "Delegate"}
 
 
 def test_every_step_kind_has_an_executor_or_is_the_loop_or_comes_later() -> None:
