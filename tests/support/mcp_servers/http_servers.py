@@ -91,10 +91,11 @@ async def answer(send: Send, status: int, body: bytes, media_type: str, **header
 
 
 @contextmanager
-def serving(app: ASGIApp, **more: Any) -> Iterator[int]:
-    """Serve an ASGI application, lifespan included, on a free loopback port; yields the port."""
+def serving(app: ASGIApp, port: int = 0, **more: Any) -> Iterator[int]:
+    """Serve an ASGI application, lifespan included, on a loopback port, a free one by default; yields the port."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         listener.listen(64)
         config = uvicorn.Config(
             app, http="h11", log_config=None, log_level="critical", timeout_graceful_shutdown=0, **more
@@ -111,10 +112,10 @@ def serving(app: ASGIApp, **more: Any) -> Iterator[int]:
 
 
 @contextmanager
-def sdk_http_server(**options: Any) -> Iterator[HttpServer]:
+def sdk_http_server(port: int = 0, **options: Any) -> Iterator[HttpServer]:
     """Serve the SDK's server over StreamableHTTP; `options` are the SDK's."""
     server = HttpServer()
     app = build_server(server.state).streamable_http_app(**options)
-    with serving(_Gate(app, server)) as port:
-        server.url = f"http://127.0.0.1:{port}/mcp"
+    with serving(_Gate(app, server), port) as served_at:
+        server.url = f"http://127.0.0.1:{served_at}/mcp"
         yield server
