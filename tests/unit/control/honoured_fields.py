@@ -43,8 +43,8 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.batch": "maxCalls",
     },
     agent.InlineStep: {
-        "pilothouse_engine.catalog": "kind mcp resource",
-        "pilothouse_engine.steps.registry": "apiCall router function",
+        "pilothouse_engine.catalog": "kind apiCall mcp resource",
+        "pilothouse_engine.steps.registry": "router function",
     },
     agent.McpTools: {"pilothouse_engine.mcp_tools": "server allow"},
     agent.Outcome: {"pilothouse_engine.outcome": "enum write format schema map"},
@@ -70,10 +70,10 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
-        "pilothouse_engine.catalog": "id kind toolOnly effect mcp resource",
+        "pilothouse_engine.catalog": "id kind toolOnly effect apiCall mcp resource",
         "pilothouse_engine.tool_schemas": "description",
         "pilothouse_api.plan": "agentRef agent",
-        "pilothouse_engine.steps.registry": "apiCall router function response",
+        "pilothouse_engine.steps.registry": "router function response",
         "pilothouse_engine.routes": "routes",
         "pilothouse_engine.hooks.firings": "hooks",
     },

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pilothouse_api.v1alpha1.agent import Tool
-from pilothouse_api.v1alpha1.steps import APICall, FunctionCall, McpCall
+from pilothouse_api.v1alpha1.steps import APICall, FunctionCall, McpCall, ResourceCall
 from pilothouse_control.validation.scene import AgentSubject, Check, Problem, Scene
 from pilothouse_control.validation.sentences import did_you_mean
 
@@ -133,11 +133,16 @@ def judge_tool_timeout(scene: Scene, subject: AgentSubject) -> Iterator[Problem]
                 yield Problem((*path, "inlineStep", field, "timeoutSeconds"), what, f"set less than {bound}")
 
 
-def _timed_calls(tool: Tool) -> Iterator[tuple[str, APICall | FunctionCall | McpCall]]:
+def _timed_calls(tool: Tool) -> Iterator[tuple[str, APICall | FunctionCall | McpCall | ResourceCall]]:
     inline = tool.inline_step
     if inline is None:
         return
-    for field, call in (("apiCall", inline.api_call), ("function", inline.function), ("mcp", inline.mcp)):
+    for field, call in (
+        ("apiCall", inline.api_call),
+        ("function", inline.function),
+        ("mcp", inline.mcp),
+        ("resource", inline.resource),
+    ):
         if call is not None:
             yield field, call
 

@@ -3,11 +3,17 @@
 from collections.abc import Mapping
 
 from pilothouse_engine.ports import Ports
-from pilothouse_engine.steps.api_call import execute_api_call
 from pilothouse_engine.steps.contract import StepCall, StepEnd, StepExecutor
 from pilothouse_engine.steps.function import execute_function
 from pilothouse_engine.steps.response import execute_response
 from pilothouse_engine.steps.router import execute_router
+
+
+async def execute_api_call(call: StepCall, ports: Ports) -> StepEnd:
+    """Make an HTTP call; what that takes is imported by the runs that do it."""
+    from pilothouse_engine.steps import api_call
+
+    return await api_call.execute_api_call(call, ports)
 
 
 async def execute_mcp(call: StepCall, ports: Ports) -> StepEnd:
