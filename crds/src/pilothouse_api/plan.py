@@ -67,6 +67,8 @@ class LiveCeilings(Model):
     """Longest deadline of one tool call."""
     pause_seconds: int | None = None
     """Longest time that a paused run keeps its pod."""
+    approval_expires_seconds: int | None = None
+    """Longest time that a call waits for a person."""
 
 
 class AncestorPolicy(Model):

@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from pilothouse_api.v1alpha1.agentrun import Control, ControlAnswer, Parked, Snapshot
+from pilothouse_api.digests import digest
+from pilothouse_api.v1alpha1.agentrun import ApprovalDecision, Control, ControlAnswer, Landing, Parked, Snapshot
 
 
 def unanswered_mode(control: Control | None, answer: ControlAnswer) -> str | None:
@@ -11,12 +12,22 @@ def unanswered_mode(control: Control | None, answer: ControlAnswer) -> str | Non
     return None if want == answer.mode.value else want
 
 
+def decision_digest(decision: ApprovalDecision) -> str:
+    """Return what tells one decision from another under the same call id."""
+    return digest(decision.to_raw())[:16]
+
+
+def is_answered(decision: ApprovalDecision, answer: Landing | None) -> bool:
+    """Tell whether a decision was answered: one that was taken back and given anew, with other content, was not."""
+    return answer is not None and answer.digest in (None, decision_digest(decision))
+
+
 def wake_due(snapshot: Snapshot, control: Control | None, now: datetime) -> bool:
     """Tell whether the park of a snapshot is over, so that an attempt must advance the run.
 
     Paused wakes on Run, Finish and Abort, and at its deadline when the deadline aborts; AwaitingApproval and
-    AwaitingChild on Finish, Abort, a decision and expiry. Parks for a lost service are never released: a run that
-    is parked so and has no pod has lost it, and needs one.
+    AwaitingChild on Finish, Abort, a decision that is not answered yet, and expiry. Parks for a lost service are never
+    released: a run that is parked so and has no pod has lost it, and needs one.
     """
     parked = snapshot.parked
     if parked is None:
@@ -28,8 +39,9 @@ def wake_due(snapshot: Snapshot, control: Control | None, now: datetime) -> bool
         return want != "Pause" or (parked.on_timeout == "Abort" and _is_past(parked, now))
     if parked.reason == "AwaitingApproval":
         pending = {approval.call_id for approval in snapshot.pending_approvals}
-        decided = pending & set(control.approvals if control else ())
-        return bool(decided) or _is_past(parked, now)
+        given, answers = control.approvals if control else {}, snapshot.control.approvals
+        is_decided = any(key in pending and not is_answered(given[key], answers.get(key)) for key in given)
+        return is_decided or _is_past(parked, now)
     return parked.reason != "AwaitingChild"
 
 

@@ -85,7 +85,11 @@ def _resolve(run: AgentRun, known: References) -> Plan:
         max_attempts=overrides.max_attempts or template.max_attempts,
         secrets=_secrets_of(specs.values()),
         audiences=_audiences_of(specs.values()),
-        ceilings=LiveCeilings(tool_timeout_seconds=ceilings.tool_timeout_seconds, pause_seconds=ceilings.pause_seconds),
+        ceilings=LiveCeilings(
+            tool_timeout_seconds=ceilings.tool_timeout_seconds,
+            pause_seconds=ceilings.pause_seconds,
+            approval_expires_seconds=ceilings.approval_expires_seconds,
+        ),
         session=run.spec.session,
         pod=_pod_of(spec, overrides, known.platform),
     )

@@ -52,6 +52,7 @@ class Ceilings:
 
     tool_timeout_seconds: int | None = None
     pause_seconds: int | None = None
+    approval_expires_seconds: int | None = None
     token_budget: int | None = None
     cost_budget_usd: str | None = None
 

@@ -23,6 +23,7 @@ class CeilingSettings(BaseModel):
 
     tool_timeout_seconds: Annotated[int, Field(ge=0)] = 0
     pause_seconds: Annotated[int, Field(ge=0)] = 0
+    approval_expires_seconds: Annotated[int, Field(ge=0)] = 0
     token_budget: Annotated[int, Field(ge=0)] = 0
     cost_budget_usd: Annotated[str, Field(alias="costBudgetUSD", pattern=r"^[0-9]{1,12}(\.[0-9]{1,9})?$")] = "0"
 
@@ -31,6 +32,7 @@ class CeilingSettings(BaseModel):
         return Ceilings(
             tool_timeout_seconds=self.tool_timeout_seconds or None,
             pause_seconds=self.pause_seconds or None,
+            approval_expires_seconds=self.approval_expires_seconds or None,
             token_budget=self.token_budget or None,
             cost_budget_usd=self.cost_budget_usd if self.cost_budget_usd.strip("0.") else None,
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pilothouse_api.patches import merge_patch
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
 from pilothouse_api.v1alpha1.common import Condition
@@ -18,7 +19,6 @@ from pilothouse_cli.local_state import (
     RunIsGone,
     all_folders,
     find_folder,
-    merge_patch,
     not_found,
 )
 from pilothouse_cli.local_store import POLL_SECONDS

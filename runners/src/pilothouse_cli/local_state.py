@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -204,19 +204,6 @@ def write_atomically(path: Path, text: str, *, sync: bool) -> None:
     except OSError:
         draft.unlink(missing_ok=True)
         raise
-
-
-def merge_patch(target: Any, patch: Any) -> Any:
-    """Return a JSON value with a merge-patch applied (RFC 7396)."""
-    if not isinstance(patch, Mapping):
-        return patch
-    result = dict(target) if isinstance(target, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merge_patch(result.get(key), value)
-    return result
 
 
 def not_found(name: str, where: str) -> CliError:

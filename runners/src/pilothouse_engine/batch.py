@@ -75,6 +75,13 @@ class Ask:
 
 
 @value
+class Wait:
+    """The run parks for a person's decision, once the calls before this one have run."""
+
+    facts: Facts
+
+
+@value
 class Exit:
     """The step ends; this call and the later ones are answered as not run."""
 
@@ -83,7 +90,7 @@ class Exit:
     message: str
 
 
-Verdict = Allow | Answer | Note | Ask | Exit
+Verdict = Allow | Answer | Note | Ask | Wait | Exit
 Gate = Callable[[GateInput, Allow], Verdict]
 """What a gate says of a call that the gates before it have allowed."""
 
@@ -156,30 +163,60 @@ def check_call_arguments(gate: GateInput, allowed: Allow) -> Verdict:
 
 
 def check_policy(gate: GateInput, allowed: Allow) -> Verdict:
-    """Refuse what a policy denies; a verdict that is journaled is not asked for again."""
-    policies, verdict = gate.planned.tool_policies, gate.call.verdict
+    """Refuse what a policy denies; a verdict that is journaled is not asked for again.
+
+    Arguments that a decision changed are judged anew; the approval itself then needs no other.
+    """
+    call, policies = gate.call, gate.planned.tool_policies
+    if call.edited is not None:
+        allowed = Allow(dict(call.edited))
     if not policies:
         return allowed
-    from pilothouse_engine.policies.gating import plan_verdict, question_of_call, say_denial
+    verdict = call.verdict if call.edited is None else call.edit_verdict
+    if verdict is None and (call.approval is None or call.edited is not None):
+        return _judge_by_policy(gate, allowed)
+    if verdict is None or verdict.verdict != "Deny":
+        return allowed
+    from pilothouse_engine.policies.gating import say_denial
 
-    if verdict is None:
-        assert gate.tool is not None and allowed.arguments is not None, "check_call_arguments stands before"
-        question = question_of_call(
-            gate.catalog.plan,
-            gate.state,
-            gate.planned.step,
-            gate.inputs.now,
-            tool=gate.call.asked.name,
-            arguments=allowed.arguments,
-            effect=gate.tool.effect,
-            ahead=len(gate.ahead),
-        )
-        action = plan_verdict(policies, question, gate.call.asked.id, gate.inputs.now)
-        if action is None:
-            return allowed
-        return Ask(action) if isinstance(action, AskPolicy) else Note(action.facts)
-    # Until approvals are built, a call that needs one cannot be allowed.
-    return allowed if verdict.verdict == "Allow" else Answer("tool_policy_denied", say_denial(verdict))
+    return Answer("tool_policy_denied", say_denial(verdict))
+
+
+def _judge_by_policy(gate: GateInput, allowed: Allow) -> Verdict:
+    from pilothouse_engine.policies.gating import plan_verdict, question_of_call
+
+    assert gate.tool is not None and allowed.arguments is not None, "check_call_arguments stands before"
+    asked, now = gate.call.asked, gate.inputs.now
+    question = question_of_call(
+        gate.catalog.plan,
+        gate.state,
+        gate.planned.step,
+        now,
+        tool=asked.name,
+        arguments=allowed.arguments,
+        effect=gate.tool.effect,
+        ahead=len(gate.ahead),
+    )
+    action = plan_verdict(gate.planned.tool_policies, question, asked.id, now)
+    if action is None:
+        return allowed
+    return Ask(action) if isinstance(action, AskPolicy) else Note(action.facts)
+
+
+def check_approval(gate: GateInput, allowed: Allow) -> Verdict:
+    """Wait for a person where policy or the tool asks for one."""
+    call, tool = gate.call, gate.tool
+    assert tool is not None and allowed.arguments is not None, "check_call_arguments stands before"
+    is_required = call.verdict is not None and call.verdict.verdict == "RequireApproval"
+    if not is_required and tool.tool.approval == "Never":
+        return allowed
+    from pilothouse_engine.approvals import denial_of, plan_request
+
+    if call.answer is None:
+        arguments = allowed.arguments
+        return Wait(plan_request(gate.catalog, gate.state, gate.inputs, call.asked.id, tool.tool.name, arguments))
+    denial = denial_of(call.answer)
+    return allowed if denial is None else Answer(*denial)
 
 
 GATES: tuple[Gate, ...] = (
@@ -190,8 +227,9 @@ GATES: tuple[Gate, ...] = (
     check_known,
     check_call_arguments,
     check_policy,
+    check_approval,
 )
-"""In the order of engine.md §3; a guardrail is one more row."""
+"""In the order of engine.md §3."""
 
 
 def judge_call(gate: GateInput) -> Verdict:
@@ -250,6 +288,8 @@ def _resume_lost(
     tool = planned.tools.get(call.asked.name)
     if call.started.effect == "Once" or tool is None:
         return Commit((unknown_effect(call, inputs.now),))
+    if call.edited is not None:
+        return _run(catalog, state, inputs, [(call, tool, dict(call.edited))], limits)
     checked = check_arguments(catalog.plan, tool.tool, call.asked.arguments)
     if isinstance(checked, InvalidArguments):
         return Commit((unknown_effect(call, inputs.now),))
@@ -269,6 +309,8 @@ def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned:
         action = None if run else _check_before_call(state, inputs, gate, parallel)
         if action is not None:
             return action
+        if run and gate.tool is not None and gate.tool.effect != "ReadOnly":
+            break
         verdict = judge_call(gate)
         if isinstance(verdict, Note):
             return Commit(verdict.facts)
@@ -276,8 +318,6 @@ def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned:
             return _run(catalog, state, inputs, run, limits) if run else _apply_verdict(state, inputs, call, verdict)
         tool = gate.tool
         assert tool is not None and verdict.arguments is not None
-        if run and tool.effect != "ReadOnly":
-            break
         run.append((call, tool, verdict.arguments))
         if tool.effect != "ReadOnly" or len(run) >= parallel:
             break
@@ -298,10 +338,12 @@ def _check_before_call(state: RunState, inputs: Inputs, gate: GateInput, paralle
     return Commit((landed,)) if landed is not None else None
 
 
-def _apply_verdict(state: RunState, inputs: Inputs, call: Call, verdict: Answer | Ask | Exit) -> Action:
+def _apply_verdict(state: RunState, inputs: Inputs, call: Call, verdict: Answer | Ask | Wait | Exit) -> Action:
     match verdict:
         case Ask(action):
             return action
+        case Wait(facts):
+            return Commit(facts)
         case Answer(code, message):
             content = error_content(code, message)
             return Commit((CallFinished(inputs.now, call.asked.id, content, code, signal=ERROR, message=message),))

@@ -239,8 +239,8 @@ class Catalog:
             work = self.work(tool.step)
         else:
             raise NotSupported(f"tool {tool.name} is a delegate; those are not supported yet")
-        if work.kind not in EXECUTORS or tool.approval != "Never" or tool.background:
-            raise NotSupported(f"tool {tool.name}: kind {work.kind}, approval or background are not supported yet")
+        if work.kind not in EXECUTORS or tool.background:
+            raise NotSupported(f"tool {tool.name}: kind {work.kind} or background are not supported yet")
         return PlannedTool(tool, work, tool.effect or work.effect)
 
 

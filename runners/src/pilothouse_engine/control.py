@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from pilothouse_api.v1alpha1.agentrun import Control
+from pilothouse_api.wake import decision_digest
 from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.facts import (
@@ -60,7 +61,7 @@ def _boundary_landings(catalog: Catalog, state: RunState, inputs: Inputs, step_i
         if raw_limits or state.limits_landed is not None:
             yield LimitsLanded(inputs.now, turn, directives.generation, raw_limits)
     if control is not None:
-        yield from _stray_approvals(state, control, inputs.now, turn)
+        yield from stray_approvals(state, control, inputs.now, turn)
     if mode is not None:
         yield mode
         if mode.mode == "Pause" and mode.state == "Landed":
@@ -101,10 +102,14 @@ def _steers(state: RunState, control: Control, inputs: Inputs, turn: int) -> Ite
         yield SteerAnswered(inputs.now, turn, key, "Landed", steer_text(control.steer[key].message))
 
 
-def _stray_approvals(state: RunState, control: Control, now: float, turn: int) -> Iterator[ApprovalAnswered]:
-    for key in control.approvals:
-        if key not in state.approvals:
-            yield ApprovalAnswered(now, turn, key, "NotPending")
+def stray_approvals(
+    state: RunState, control: Control, now: float, turn: int, pending: str = ""
+) -> Iterator[ApprovalAnswered]:
+    """Yield the answers to decisions that were not answered and are not on the pending call; they are not kept."""
+    for key, decision in control.approvals.items():
+        if key not in state.approvals and key != pending:
+            answer = "NotLanded" if key in state.requested else "NotPending"
+            yield ApprovalAnswered(now, turn, key, answer, digest=decision_digest(decision))
 
 
 def plan_last_answers(state: RunState, inputs: Inputs) -> Facts:
@@ -119,5 +124,5 @@ def plan_last_answers(state: RunState, inputs: Inputs) -> Facts:
         answer = "Superseded" if state.mode in ("Finish", "Abort") else "NotLanded"
         facts.append(ModeAnswered(now, turn, want, answer, control.reason, control.by))
     facts += [SteerAnswered(now, turn, key, "NotLanded") for key in sorted(control.steer) if key not in state.steers]
-    facts += _stray_approvals(state, control, now, turn)
+    facts += stray_approvals(state, control, now, turn)
     return tuple(facts)

@@ -143,7 +143,7 @@ def remaining_seconds(catalog: Catalog, state: RunState, now: float) -> float:
 
 def wait_while_parked(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
     """Stay parked until the park is over."""
-    return plan_parked(state, inputs) if state.park is not None else None
+    return plan_parked(catalog, state, inputs) if state.park is not None else None
 
 
 RULES: tuple[Rule, ...] = (
@@ -220,11 +220,16 @@ def _plan_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: V
         return Commit((finished,))
     if state.abort is not None and state.abort_visit == visit.number:
         return plan_end_of_visit(state, inputs)
+    if visit.kind == "Approval":
+        from pilothouse_engine.step_gates import plan_approval_step  # masks and detectors, for runs that need them
+
+        return plan_approval_step(catalog, state, inputs, visit)
     if visit.kind not in EXECUTORS:
         message = f"steps of kind {visit.kind} are not supported yet"
         return Commit(plan_exit(state, inputs.now, ERROR, "NotSupported", message))
     effect = catalog.work(visit.step).effect
-    if call is not None and call.started is not None and effect == "Once":
+    has_started = call is not None and call.started is not None
+    if call is not None and has_started and effect == "Once":
         return Commit((unknown_effect(call, inputs.now),))
     if state.abort is None:
         action = check_control(state, inputs, is_repeatable=effect != "Once")
@@ -233,7 +238,7 @@ def _plan_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: V
         landed = plan_interruption(state, inputs)
         if landed is not None and landed.mode == "Abort":
             return Commit((landed,))
-    return _run_graph_step(catalog, state, inputs, visit)
+    return _run_graph_step(catalog, state, inputs, visit, is_gated=effect != "ReadOnly" and not has_started)
 
 
 def plan_end_of_visit(state: RunState, inputs: Inputs) -> Action:
@@ -242,16 +247,24 @@ def plan_end_of_visit(state: RunState, inputs: Inputs) -> Action:
     return Commit(plan_exit(state, inputs.now, ABORTED, state.abort.cause or "Aborted", state.abort.reason or ""))
 
 
-def _run_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: Visit) -> Action:
+def _run_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: Visit, *, is_gated: bool) -> Action:
     work = catalog.work(visit.step)
     arguments = digest(work.params.to_raw())
     key = idempotency_key(catalog, visit, state.turn, 0, visit.step, arguments)
     identity = call_id(state.turn, 0, arguments)
-    started = CallStarted(inputs.now, identity, visit.step, work.effect, key, arguments, inputs.attempt)
     context = {**state.public_context(), **state.engine_context}
+    if is_gated and catalog.policies(visit.step):
+        from pilothouse_engine.step_gates import plan_step_gate
+
+        gated = plan_step_gate(catalog, state, inputs, work, identity, context)
+        if gated is not None:
+            return gated
+    call = visit.call_ids.get(identity)
+    is_approved = call is not None and call.is_approved
+    started = CallStarted(inputs.now, identity, visit.step, work.effect, key, arguments, inputs.attempt, is_approved)
     try:
-        call = build_step_call(catalog, inputs, work, work.effect, key, context)
+        step_call = build_step_call(catalog, inputs, work, work.effect, key, context)
     except IntegrityError as error:
         return Commit(plan_exit(state, inputs.now, ERROR, "IntegrityViolation", str(error)))
     grace = abort_grace_left(state, inputs)
-    return Execute((Execution(started, call, grace, "AbortGrace", is_tool=False),))
+    return Execute((Execution(started, step_call, grace, "AbortGrace", is_tool=False),))

@@ -61,11 +61,15 @@ def build_tool_execution(
     assert visit is not None
     tool, asked = planned.tool, call.asked
     key, executed = "", asked.digest
+    if call.edited is not None:
+        executed = digest(arguments)
     if planned.effect != "ReadOnly":  # a call that changes nothing needs no key, and none is sent
         executed = digest(arguments)
         index = int(asked.id.split("-")[1])
         key = idempotency_key(catalog, visit, state.turn, index, tool.name, executed)
-    started = CallStarted(inputs.now, asked.id, tool.name, planned.effect, key, executed, inputs.attempt)
+    started = CallStarted(
+        inputs.now, asked.id, tool.name, planned.effect, key, executed, inputs.attempt, call.is_approved
+    )
     if planned.work is None:
         return Execution(started, _read_slice(visit, arguments, limits.max_tool_result_chars), 1.0, "ToolTimeout")
     timeout = min(limits.tool_timeout, float(tool.timeout_seconds or limits.tool_timeout))

@@ -165,12 +165,38 @@ class SteerAnswered:
 
 @value
 class ApprovalAnswered:
-    """A decision was answered."""
+    """A decision on a call was answered, or nobody decided in time (state Expired).
+
+    Landed: `decision` (Approve, Deny) is what becomes of the call, with these `arguments` where they were edited.
+    NotLanded and NotPending change nothing; Withdrawn forgets such an answer, because the decision was taken back.
+    `digest` tells the decision from another one under the same id.
+    """
 
     at: float
     turn: int
     id: str
     state: str
+    decision: str = ""
+    arguments: Mapping[str, Any] | None = None
+    reason: str | None = None
+    by: str | None = None
+    digest: str = ""
+    message: str = ""
+
+
+@value
+class ApprovalRequested:
+    """A call waits for a person's decision until `expires_at` (epoch seconds).
+
+    `tool` and `arguments` are what the person is shown: masked, and cut where they are long.
+    """
+
+    at: float
+    call: str
+    turn: int
+    tool: str
+    arguments: Mapping[str, Any]
+    expires_at: float
 
 
 @value
@@ -280,6 +306,7 @@ class CallStarted:
     """A call passed its gates and runs in this attempt.
 
     `key` is its idempotency key, empty for a ReadOnly one; `digest` is that of the arguments as executed.
+    `is_approved` says that it spends the approval that it was given.
     """
 
     at: float
@@ -289,6 +316,7 @@ class CallStarted:
     key: str
     digest: str
     attempt: int
+    is_approved: bool = False
 
 
 @value
@@ -380,6 +408,7 @@ Fact = (
     | ToolSurface
     | ModeAnswered
     | SteerAnswered
+    | ApprovalRequested
     | ApprovalAnswered
     | LimitsLanded
     | ModelStarted

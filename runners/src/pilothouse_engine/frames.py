@@ -5,6 +5,7 @@ from typing import Any
 
 from pilothouse_engine.facts import (
     UNDECLARED,
+    ApprovalAnswered,
     CallFinished,
     Fact,
     LimitsLanded,
@@ -121,6 +122,15 @@ def _steer_answered(state: RunState, fact: SteerAnswered) -> Iterator[Frame]:
     yield _frame(state, fact.at, "Control", directive="Steer", id=fact.id, landing=fact.state, landedTurn=fact.turn)
 
 
+def _approval_answered(state: RunState, fact: ApprovalAnswered) -> Iterator[Frame]:
+    if fact.state == "Withdrawn":
+        return
+    directive = fact.decision or "Approval"
+    yield _frame(
+        state, fact.at, "Control", directive=directive, id=fact.id, landing=fact.state, landedTurn=fact.turn, by=fact.by
+    )
+
+
 def _limits_landed(state: RunState, fact: LimitsLanded) -> Iterator[Frame]:
     yield _frame(state, fact.at, "Control", directive="Limits", landing="Landed", landedTurn=fact.turn)
 
@@ -150,6 +160,7 @@ _BUILDERS: Mapping[type[Any], Callable[[RunState, Any], Iterator[Frame]]] = {
     CallFinished: _call_finished,
     ModeAnswered: _mode_answered,
     SteerAnswered: _steer_answered,
+    ApprovalAnswered: _approval_answered,
     LimitsLanded: _limits_landed,
     ParkBegan: _park_began,
     ParkReleased: _park_released,

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
 from pilothouse_api.wake import wake_due
 from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl, Release, WaitParked
+from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import RETRY_SECONDS, plan_mode
 from pilothouse_engine.facts import Fact, Facts, ModeAnswered, ParkBegan, ParkEnded, ParkReleased
 from pilothouse_engine.state import RunState
@@ -14,6 +15,8 @@ STOPPED = "Stopped"
 """Reason of the park of an attempt that its host asked to let go: the next attempt goes on at once."""
 
 LONGEST_WAIT_SECONDS = 300.0
+HELD_SECONDS = 30.0
+"""How long a run that waits for a person or a child keeps its pod (engine.md §8)."""
 
 
 def iso(at: float) -> str:
@@ -39,12 +42,16 @@ def parked_report(park: ParkBegan, *, is_released: bool) -> Parked:
     )
 
 
-def plan_parked(state: RunState, inputs: Inputs) -> Action:
+def plan_parked(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Return what happens next to a run that is parked."""
     park = state.park
     assert park is not None
     if inputs.read_tick != state.tick:
         return ReadControl()
+    if park.reason == "AwaitingApproval":
+        from pilothouse_engine.approvals import plan_awaiting  # masks and detectors, for runs that need them
+
+        return plan_awaiting(catalog, state, inputs, park)
     if park.reason != "Paused":
         if inputs.failure is None:
             return Commit((ParkEnded(inputs.now, park.reason),))
@@ -67,6 +74,18 @@ def _plan_paused(state: RunState, inputs: Inputs, park: ParkBegan) -> Action:
         return Release() if state.is_released else Commit((ParkReleased(inputs.now),))
     left = LONGEST_WAIT_SECONDS if park.wake is None else park.wake - inputs.now
     return WaitParked(min(left, RETRY_SECONDS if inputs.failure is not None else LONGEST_WAIT_SECONDS))
+
+
+def hold(state: RunState, inputs: Inputs, park: ParkBegan, *, may_release: bool) -> Action:
+    """Wait on, until `park.wake` at the latest; past the hold time let go of the pod, where the journal survives it."""
+    held = park.at + HELD_SECONDS
+    if may_release and inputs.failure is None and inputs.now >= held:
+        return Release() if state.is_released else Commit((ParkReleased(inputs.now),))
+    ends = [LONGEST_WAIT_SECONDS if inputs.failure is None else RETRY_SECONDS]
+    if inputs.failure is None:
+        ends += [held - inputs.now] if may_release else []
+        ends += [park.wake - inputs.now] if park.wake is not None else []
+    return WaitParked(min(ends))
 
 
 def _pause_deadline(state: RunState, inputs: Inputs, park: ParkBegan) -> Fact:

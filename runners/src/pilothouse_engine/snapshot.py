@@ -14,6 +14,7 @@ from pilothouse_api.v1alpha1.agentrun import (
     Landing,
     LimitsLanding,
     ModeLanding,
+    PendingApproval,
     RunExit,
     Snapshot,
     StepReport,
@@ -28,7 +29,7 @@ from pilothouse_engine.limits import Limits
 from pilothouse_engine.parks import iso, parked_report
 from pilothouse_engine.results import compact
 from pilothouse_engine.routes import Next, route
-from pilothouse_engine.state import Answer, Report, RunState
+from pilothouse_engine.state import Answer, Report, RunState, Visit
 
 MAX_PARTIAL_BYTES = 2048
 MAX_STEPS = 40
@@ -59,6 +60,7 @@ def build_snapshot(catalog: Catalog, state: RunState, inputs: Inputs) -> Snapsho
         "last_progress_time": iso(state.last_progress_at) if state.last_progress_at else None,
         "control": _control(state, inputs),
         "parked": parked_report(state.park, is_released=state.is_released) if state.park else None,
+        "pending_approvals": _pending(visit),
         "effects": _effects(state),
         "trace": [dict(frame) for frame in state.trace],
     }
@@ -169,7 +171,33 @@ def _landings(answers: Mapping[str, Answer], asked: set[str]) -> dict[str, Landi
     """Return the answers of what is still asked, and then the newest others: writers prune what was answered."""
     keys = [key for key in answers if key in asked]
     keys += [key for key in reversed(list(answers)) if key not in asked][: max(0, MAX_ANSWERS - len(keys))]
-    return {key: Landing(state=a.state, turn=a.turn, time=iso(a.at)) for key in keys for a in (answers[key],)}
+    return {key: landing_report(answers[key]) for key in keys}
+
+
+def landing_report(answer: Answer) -> Landing:
+    """Return an answer as the snapshot says it."""
+    return Landing(
+        state=answer.state,
+        turn=answer.turn,
+        time=iso(answer.at),
+        message=answer.message or None,
+        digest=answer.digest or None,
+    )
+
+
+def _pending(visit: Visit | None) -> list[PendingApproval]:
+    approval = visit.waiting.approval if visit is not None and visit.waiting is not None else None
+    if approval is None:
+        return []
+    return [
+        PendingApproval(
+            call_id=approval.call,
+            tool=approval.tool,
+            arguments=dict(approval.arguments),
+            requested_at=iso(approval.at),
+            expires_at=iso(approval.expires_at),
+        )
+    ]
 
 
 def _effects(state: RunState) -> Effects:

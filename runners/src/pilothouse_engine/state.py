@@ -15,6 +15,7 @@ from pilothouse_engine.account import Account, Hold
 from pilothouse_engine.facts import (
     TOOLS_OFF,
     ApprovalAnswered,
+    ApprovalRequested,
     AskedCall,
     AttemptStarted,
     CallFinished,
@@ -58,14 +59,28 @@ failed; a text waits to be judged; calls wait for their results."""
 class Call:
     """One call of the batch under way, or the one call of a step of the graph.
 
-    `verdict` is what policy said of its arguments.
+    `verdict` is what policy said of its arguments, `edit_verdict` of those that a decision changed. `answer` is the
+    decision that landed on its `approval`, or that there was none in time.
     """
 
     asked: AskedCall
     verdict: PolicyJudged | None = None
+    approval: ApprovalRequested | None = None
+    answer: ApprovalAnswered | None = None
+    edit_verdict: PolicyJudged | None = None
     started: CallStarted | None = None
     finished: CallFinished | None = None
     is_counted: bool = False
+
+    @property
+    def edited(self) -> Mapping[str, Any] | None:
+        """The arguments of the decision that landed, where it changed them."""
+        return self.answer.arguments if self.answer is not None else None
+
+    @property
+    def is_approved(self) -> bool:
+        """Whether a person has approved it."""
+        return self.answer is not None and self.answer.decision == "Approve"
 
 
 @value
@@ -119,6 +134,7 @@ class Visit:
 
     calls: list[Call] = field(default_factory=list)
     call_ids: dict[str, Call] = field(default_factory=dict)
+    waiting: Call | None = None
     next_call: int = 0
     tool_calls: int = 0
     runs_by_tool: dict[str, int] = field(default_factory=dict)
@@ -149,6 +165,8 @@ class Answer:
     state: str
     turn: int
     at: float
+    digest: str = ""
+    message: str = ""
 
 
 @dataclass(slots=True)
@@ -219,6 +237,7 @@ class RunState:
     abort_visit: int | None = None
     steers: dict[str, Answer] = field(default_factory=dict)
     approvals: dict[str, Answer] = field(default_factory=dict)
+    requested: set[str] = field(default_factory=set)
     limits: RunLimits | None = None
     limits_landed: LimitsLanded | None = None
 
@@ -379,8 +398,22 @@ def _steer_answered(state: RunState, fact: SteerAnswered) -> None:
         _visit(state).add(Message("system", fact.text))
 
 
+def _approval_requested(state: RunState, fact: ApprovalRequested) -> None:
+    visit = _visit(state)
+    visit.waiting = _call(visit, fact.call)
+    visit.waiting.approval = fact
+    state.requested.add(fact.call)
+
+
 def _approval_answered(state: RunState, fact: ApprovalAnswered) -> None:
-    state.approvals[fact.id] = Answer(fact.state, fact.turn, fact.at)
+    if fact.state == "Withdrawn":
+        state.approvals.pop(fact.id, None)
+        return
+    state.approvals[fact.id] = Answer(fact.state, fact.turn, fact.at, fact.digest, fact.message)
+    if fact.state in ("Landed", "Expired"):
+        visit = _visit(state)
+        visit.call_ids[fact.id].answer = fact
+        visit.waiting = None
 
 
 def _limits_landed(state: RunState, fact: LimitsLanded) -> None:
@@ -401,9 +434,11 @@ def _park_released(state: RunState, fact: ParkReleased) -> None:
 def _park_ended(state: RunState, fact: ParkEnded) -> None:
     if fact.since is not None:
         # It could not be journaled when it began: its time was counted by apply and is taken back.
-        state.active_seconds = max(0.0, state.active_seconds - max(0.0, fact.at - fact.since))
-    state.park = None
-    state.is_released = False
+        if state.park is None:
+            state.active_seconds = max(0.0, state.active_seconds - max(0.0, fact.at - fact.since))
+    else:
+        state.park = None
+        state.is_released = False
     state.tick += 1
     if state.visit is not None:
         state.visit.trying_since = fact.at
@@ -558,7 +593,11 @@ def _policy_judged(state: RunState, fact: PolicyJudged) -> None:
     visit = _visit(state)
     state.tick += fact.is_asked
     if fact.call:
-        _call(visit, fact.call).verdict = fact
+        call = _call(visit, fact.call)
+        if call.edited is None:
+            call.verdict = fact
+        else:
+            call.edit_verdict = fact
     else:
         _open_turn(state, fact.turn)
         visit.verdict, visit.judged_turn = fact, fact.turn
@@ -568,6 +607,8 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
     visit = _visit(state)
     call = visit.call_ids[fact.id]
     call.finished = fact
+    if call is visit.waiting:
+        visit.waiting = None
     if call.started is not None:
         _settle_effect(state, call, fact)
     if fact.engine_writes:
@@ -661,6 +702,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     ToolSurface: _tool_surface,
     ModeAnswered: _mode_answered,
     SteerAnswered: _steer_answered,
+    ApprovalRequested: _approval_requested,
     ApprovalAnswered: _approval_answered,
     LimitsLanded: _limits_landed,
     ModelStarted: _model_started,

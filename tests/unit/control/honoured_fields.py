@@ -23,7 +23,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agent.AgentSpec: {
         "pilothouse_engine.tool_schemas": "description tools",
         "pilothouse_engine.turns": "mode lastIteration retry limits",
-        "pilothouse_engine.catalog": "model mcpServers",
+        "pilothouse_engine.catalog": "model mcpServers policy",
         "pilothouse_engine.prompts": "steering skills system prompt contextInjection",
         "pilothouse_engine.outcome": "outcome",
         "pilothouse_engine.hooks.firings": "hooks",
@@ -40,7 +40,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.tool_schemas": "name description parameters step inlineStep",
         "pilothouse_engine.catalog": "effect mcp",
         "pilothouse_engine.executions": "writesContext timeoutSeconds",
-        "pilothouse_engine.batch": "maxCalls",
+        "pilothouse_engine.batch": "maxCalls approval",
     },
     agent.InlineStep: {
         "pilothouse_engine.catalog": "kind apiCall mcp resource",
@@ -63,14 +63,14 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     workflow.WorkflowSpec: {
         "pilothouse_control.triggers": "description trigger suspend concurrencyPolicy",
         "pilothouse_control.resolution": "input runTemplate",
-        "pilothouse_engine.catalog": "steps limits",
+        "pilothouse_engine.catalog": "steps limits policy",
         "pilothouse_operator.reconcile.workflows": "history",
         "pilothouse_engine.decide": "maxStepVisits",
         "pilothouse_engine.hooks.firings": "hooks",
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
-        "pilothouse_engine.catalog": "id kind toolOnly effect apiCall mcp resource",
+        "pilothouse_engine.catalog": "id kind toolOnly effect apiCall mcp resource approval",
         "pilothouse_engine.tool_schemas": "description",
         "pilothouse_api.plan": "agentRef agent",
         "pilothouse_engine.steps.registry": "router function response",
@@ -95,7 +95,11 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_control.resolution": "resources activeDeadlineSeconds maxAttempts",
         "pilothouse_operator.finished": "ttlSecondsAfterFinished",
     },
-    agentrun.Control: {"pilothouse_engine.control": "mode reason by steer"},
+    agentrun.Control: {"pilothouse_engine.control": "mode reason by steer approvals"},
+    agentrun.ApprovalDecision: {"pilothouse_engine.approvals": "decision arguments reason by"},
+    common.PolicyRule: {"pilothouse_engine.policies.evaluation": "name at cel http verdict message"},
+    common.PolicyHttp: {"pilothouse_engine.policies.http": "url timeoutSeconds"},
+    steps.Approval: {"pilothouse_engine.step_gates": "title show expiresSeconds"},
     agentrun.SteerMessage: {"pilothouse_engine.control": "message by"},
     steps.APICall: {
         "pilothouse_engine.steps.api_call": "method timeoutSeconds output extract retry",

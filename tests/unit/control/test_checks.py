@@ -107,10 +107,10 @@ ROWS = [
     Row("NotSupportedYet", [a_supervisor()], [an_agent()], "kind", "kind Supervisor"),
     Row(
         "NotSupportedYet",
-        [an_agent(tools=[a_tool(approval="Always")])],
-        [an_agent(tools=[a_tool(approval="Never", background=False)])],
-        "spec.tools[0].approval",
-        "approval: Always",
+        [an_agent(tools=[a_tool(background=True)])],
+        [an_agent(tools=[a_tool(approval="Always", background=False)])],
+        "spec.tools[0].background",
+        "background: True",
     ),
     Row(
         "TextNotFound",

@@ -12,7 +12,6 @@ from unit.control.test_resolution import known
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 TONE = {"artifact": "tone@2"}
-POLICY = {"name": "p", "at": "ToolCall", "cel": "true", "verdict": "Deny"}
 Truths = tuple[str, str, str, str]
 
 READY: Truths = ("True", "False", "False", "True")
@@ -70,12 +69,12 @@ def named(want: Truths) -> dict[str, str]:
             "spec.steering: the artifact tone is of type skill",
         ),
         (
-            a_workflow(ref_step("helper"), policy=[POLICY]),
+            a_workflow(ref_step("helper"), supervisorRefs=[{"name": "careful"}]),
             [an_agent()],
             None,
             INVALID,
             "NotSupportedYet",
-            "spec.policy: not supported yet: policy",
+            "spec.supervisorRefs: not supported yet: supervisorRefs",
         ),
         (
             a_workflow(ref_step("helper")),
@@ -94,12 +93,12 @@ def named(want: Truths) -> dict[str, str]:
             "Agent helper may end with done",
         ),
         (
-            a_workflow(ref_step("helper"), ref_step("other", "more"), policy=[POLICY]),
+            a_workflow(ref_step("helper"), ref_step("other", "more"), supervisorRefs=[{"name": "careful"}]),
             [an_agent()],
             None,
             ("False", "False", "True", "False"),
             "NotSupportedYet",
-            "policy",
+            "supervisorRefs",
         ),
     ],
 )

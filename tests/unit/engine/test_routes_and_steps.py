@@ -156,8 +156,6 @@ async def test_values_that_would_grow_the_context_past_its_cap_become_pointers()
     "fields",
     [
         {"guardrails": {"input": [{"check": "SecretMask", "secretMask": {}}]}},
-        {"policy": [{"name": "p", "at": "ToolCall", "cel": "true", "verdict": "Deny"}]},
-        {"tools": [function_tool("lookup", approval="Always")]},
         {"tools": [function_tool("lookup", background=True)]},
         {"tools": [{"name": "other", "description": "x", "agentRef": {"name": "a"}}]},
     ],

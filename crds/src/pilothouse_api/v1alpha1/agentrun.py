@@ -166,6 +166,10 @@ class Landing(StatusModel):
     """Turn at which it landed."""
     time: str | None = None
     """When, RFC 3339."""
+    message: str | None = None
+    """Why it did not land, where there is more to say."""
+    digest: str | None = None
+    """Which decision was answered: another one under the same call id is a new one."""
 
 
 class ModeLanding(StatusModel):

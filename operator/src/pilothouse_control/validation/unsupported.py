@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
-from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, Control
+from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
 from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
 from pilothouse_control.tree import fields_of, walk
 from pilothouse_control.validation.scene import Check, Problem, Scene, SpecSubject
@@ -29,18 +29,13 @@ class Unsupported:
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(AgentSpec, "guardrails"),
-    Unsupported(AgentSpec, "policy"),
     Unsupported(AgentSpec, "recovery"),
     Unsupported(Tool, "agentRef", hint="use a step or an inlineStep"),
     Unsupported(Tool, "background", frozenset({True})),
-    Unsupported(Tool, "approval", frozenset({"Always"})),
-    Unsupported(Step, "kind", frozenset({"Approval", "Delegate"}), "use APICall or Function"),
-    Unsupported(Step, "approval"),
+    Unsupported(Step, "kind", frozenset({"Delegate"}), "use APICall or Function"),
     Unsupported(Step, "delegate"),
     Unsupported(WorkflowSpec, "supervisorRefs"),
-    Unsupported(WorkflowSpec, "policy"),
     Unsupported(AgentRunSpec, "session"),
-    Unsupported(Control, "approvals"),
 )
 """Nested fields of a refused one are not listed: they cannot be set without it."""
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from pilothouse_api.patches import merge_patch
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.authoring import check_manifests
 from pilothouse_cli.commands.inspecting import print_run
@@ -17,7 +18,7 @@ from pilothouse_cli.exits import EXIT_USAGE, CliError, exit_code, first_problem
 from pilothouse_cli.live_view import frame_line, live_view
 from pilothouse_cli.local import advance, check_name, create_run, lost_error, new_name, new_run
 from pilothouse_cli.local_runs import LocalRuns
-from pilothouse_cli.local_state import STATE_FOLDER, RunFolder, RunIsGone, merge_patch
+from pilothouse_cli.local_state import STATE_FOLDER, RunFolder, RunIsGone
 from pilothouse_cli.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
 from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.tables import target_of

@@ -2,11 +2,6 @@
 
 Expressions are judged where the call is decided, without a wait; a list that an endpoint decides is an action. Both
 come back as one fact, and no policy is asked twice for one call.
-
-What a rule sees as `args` of a step of the graph are the inputs that the step would send, with its templates filled
-in: of an APICall `{method, url, query, body}` (the address as it is written, not escaped; headers are left out, since
-they may hold secrets), of a Function and an MCP call their arguments, of a Delegate its input, of a Resource its
-operation and object. Inputs that cannot be filled in deny: what the rule would have said is not known.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +56,8 @@ def _judged(question: Question, call: str, decision: Decision, now: float, *, is
 
 def say_denial(verdict: PolicyJudged) -> str:
     """Return why policy denies, for the model and for people."""
+    if not verdict.rule:
+        return verdict.message
     return f"policy {verdict.rule} of {verdict.owner} denies it: {verdict.message or 'it gives no reason'}"
 
 

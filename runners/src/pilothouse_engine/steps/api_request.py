@@ -51,6 +51,21 @@ def build_request(call: StepCall, params: APICall, secrets: Secrets, timeout: fl
     )
 
 
+def shown_request(params: APICall, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a policy judges of the request: `method`, `url` and `body`, and no headers.
+
+    Raises RequestProblem and MissingPath, as `build_request` does.
+    """
+    shown: dict[str, Any] = {"method": params.method, "url": _url_of(params, context)}
+    if params.body is not None:
+        types = (h.value for h in params.headers if h.name.lower() == "content-type" and h.value is not None)
+        media_type = render(next(types, ""), context)
+        is_json = not isinstance(params.body, str) or is_json_type(media_type)
+        body = _parse_body(params.body) if is_json and isinstance(params.body, str) else params.body
+        shown["body"] = render_value(body, context) if is_json else render(str(body), context)
+    return shown
+
+
 def origin_of(url: str) -> str:
     """Return scheme and host of an address, what may be shown of it: path and query hold values."""
     try:
