@@ -168,7 +168,9 @@ class PolicyRule(Model):
     at: Literal["ModelCall", "ToolCall"]
     """What is judged."""
     cel: Cel | None = None
-    """A CEL expression; the rule matches when it is true; one that fails denies."""
+    """A CEL expression; the rule matches when it is true; one that fails denies. `args` are the arguments of a tool's
+    call; of a step of the graph with an effect its inputs, templates filled in: method, url and body of an APICall,
+    the arguments of a Function or MCP call, the input of a Delegate, else its own fields."""
     http: PolicyHttp | None = None
     """An endpoint that is asked instead."""
     verdict: Literal["Allow", "Deny", "RequireApproval"] | None = None
