@@ -103,6 +103,10 @@ test-e2e: .venv/.dev ## On a real node, installed by Helm (PILOTHOUSE_KUBECONFIG
 	@hack/cluster/build node
 	@$(PYTEST) tests/e2e
 
+.PHONY: mutate
+mutate: .venv/.dev ## Change the engine's decisions one at a time: does a test notice? (MODULES="account batch")
+	@$(BIN)/python hack/mutation/mutate.py $(MODULES)
+
 # ---------------------------------------------------------------- figures
 
 .PHONY: bench-start

@@ -18,7 +18,6 @@ from golden.script import Event
 from golden.stage import Killed, Stage, Told
 from pilothouse_api.digests import text_digest
 from pilothouse_api.v1alpha1.agentrun import Snapshot
-from pilothouse_engine.catalog import READ_TOOL_RESULT
 from pilothouse_engine.facts import AskedCall, Fact, PromptMessage
 from pilothouse_engine.ports import (
     FunctionRequest,
@@ -29,6 +28,7 @@ from pilothouse_engine.ports import (
     ModelRequest,
     ToolSpec,
 )
+from pilothouse_engine.results import READ_TOOL_RESULT
 from pilothouse_engine.run import Finished, Lost, Released
 from pilothouse_engine.testing.clock import START
 
@@ -99,6 +99,13 @@ class _Transcript:
         body = f" {request.body.decode()}" if request.body else ""
         headers = "".join(f" [{name}: {value}]" for name, value in request.headers)
         yield f"-- {at} {request.method} {request.url}{headers}{body}"
+
+    def _mcp(self, at: str, told: Told) -> Iterator[str]:
+        server, tool, arguments = told.value
+        key = f" [key {told.outcome[:12]}…]" if told.outcome else ""
+        yield f"-- {at} {'lists' if tool is None else 'calls'} MCP server {server}" + (
+            f", tool {tool} {_json(arguments)}{key}" if tool is not None else ""
+        )
 
     def _model(self, at: str, told: Told) -> Iterator[str]:
         request: ModelRequest = told.value

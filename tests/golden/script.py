@@ -8,6 +8,7 @@
     functions: {lookup: [{output: {...}}, {raises: text}, {hangs: true}]}  what a function gives, call by call; the
                             last one is repeated, and one that is not named gives {"done": true}
     http: [{status: 200, json: {...}}, {failure: Timeout, sent: true}]     the same for HTTP
+    mcp: {crm: {tools: [{name: search}], calls: {search: [{text: found}, {failure: Timeout}]}}}
     events:                 what people and the world do, and when
     - when: {turn: 2}       while the model is asked at turn 2
       control: {mode: Abort}
@@ -72,6 +73,14 @@ class Event(_Node):
         return ", ".join(f"{name}: {_flow(value)}" for name, value in fields.items())
 
 
+class McpScript(_Node):
+    """An MCP server: what it lists (or why it does not), and what its tools give, call by call."""
+
+    unlisted: Literal["Timeout", "Connection", "Credentials"] | None = None
+    tools: list[dict[str, Any]] = []
+    calls: dict[str, list[dict[str, Any]]] = {}
+
+
 class Script(_Node):
     """One golden run."""
 
@@ -88,6 +97,7 @@ class Script(_Node):
     fallback: dict[str, Any] | None = None
     functions: dict[str, list[dict[str, Any]]] = {}
     http: list[dict[str, Any]] = []
+    mcp: dict[str, McpScript] = {}
     events: list[Event] = []
     durable: bool = True
     settings: dict[str, float] = {}

@@ -11,6 +11,7 @@ from typing import Any
 from golden.script import UID, Event, Script, When
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.driver import Driver
 from pilothouse_engine.facts import Fact, decode_all
 from pilothouse_engine.ports import (
@@ -22,6 +23,10 @@ from pilothouse_engine.ports import (
     HttpRequest,
     HttpResponse,
     JournalUnavailable,
+    McpFailure,
+    McpListing,
+    McpResult,
+    McpTool,
     ModelFailure,
     ModelReply,
     ModelRequest,
@@ -171,6 +176,7 @@ class Stage:
             http=_Http(self),
             functions=_Functions(self),
             secrets=DictSecrets(),
+            mcp=_Mcp(self),
             journal=self.journal,
             store=self.store,
             frames=ListFrameSink(),
@@ -353,6 +359,46 @@ class _Http:
         body = json.dumps(given["json"]) if "json" in given else given.get("body", "")
         headers = {"content-type": "application/json" if "json" in given else "text/plain"} | given.get("headers", {})
         return HttpResponse(given.get("status", 200), tuple(headers.items()), body.encode())
+
+
+class _Mcp:
+    """MCP servers: each lists what the script says, and its tools give what the script lists, call by call."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def list_tools(self, server: McpServer, deadline: float) -> McpListing | McpFailure:
+        self._stage.tell("mcp", (server.name, None, None))
+        await self._stage.happen(f"mcp {server.name}")
+        given = self._stage.script.mcp[server.name]
+        if given.unlisted is not None:
+            return McpFailure(given.unlisted, f"MCP server {server.name}: {given.unlisted}")
+        return McpListing(
+            tuple(
+                McpTool(tool["name"], tool.get("description", ""), tool.get("parameters", {})) for tool in given.tools
+            )
+        )
+
+    async def call_tool(
+        self,
+        server: McpServer,
+        tool: str,
+        arguments: Mapping[str, Any],
+        idempotency_key: str | None,
+        timeout: float,
+        max_bytes: int,
+    ) -> McpResult | McpFailure:
+        stage = self._stage
+        stage.tell("mcp", (server.name, tool, dict(arguments)), idempotency_key)
+        given = _nth(stage.script.mcp[server.name].calls[tool], stage.happened[f"call {tool}"])
+        await stage.happen(f"call {tool}")
+        if "failure" in given:
+            said = f"MCP server {server.name}: {given['failure']}"
+            return McpFailure(given["failure"], said, sent=given.get("sent", False), detail=given.get("detail", ""))
+        return McpResult(given.get("text", ""), given.get("structured"), given.get("isError", False))
+
+    async def end_visit(self) -> None:
+        """Nothing to close."""
 
 
 def _nth(given: Sequence[dict[str, Any]], index: int) -> dict[str, Any]:

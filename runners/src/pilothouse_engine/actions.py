@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, ModelEndpoint
-from pilothouse_engine.facts import CallStarted, Facts, ModelStarted
+from pilothouse_engine.facts import CallStarted, Cause, Facts, ModelStarted
 from pilothouse_engine.ports import Directives, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.steps.contract import StepCall
@@ -67,7 +67,7 @@ class Execution:
     started: CallStarted
     work: StepCall | ReadSlice
     timeout: float
-    timeout_type: str
+    timeout_type: Cause
     is_tool: bool = True
     cut_at: int = 0
     writes_context: bool = False
@@ -127,7 +127,7 @@ class Inputs:
     """
 
     attempt: int
-    settle: str | None
+    settle: Cause | None
     settings: Settings
     plan_digest: str
     now: float

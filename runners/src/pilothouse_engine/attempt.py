@@ -7,6 +7,9 @@ from typing import Any, Literal
 from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
 from pilothouse_engine.settings import Settings
 
+SettleCause = Literal["Aborted", "DeadlineExceeded", "MaxAttempts"]
+"""What the operator lets a run be closed for when no runner could do so itself."""
+
 
 class Stop:
     """How the host asks a running attempt to let go (SIGTERM, Ctrl-C): a release, never an abort."""
@@ -61,5 +64,5 @@ class Attempt:
     """Which attempt runs. `settle`: only fence, mark open calls unknown, journal and publish this exit reason."""
 
     number: int
-    settle: str | None = None
+    settle: SettleCause | None = None
     settings: Settings = field(default_factory=Settings)

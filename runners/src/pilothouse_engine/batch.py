@@ -13,7 +13,7 @@ from pilothouse_engine.catalog import Catalog, PlannedStep, PlannedTool
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_exit, unknown_effect, unresolved
 from pilothouse_engine.executions import build_tool_execution
-from pilothouse_engine.facts import CallCode, CallFinished, Facts
+from pilothouse_engine.facts import CallCode, CallFinished, Cause, Facts
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import error_content
 from pilothouse_engine.state import Call, RunState, Visit, identity_of
@@ -86,7 +86,7 @@ class Exit:
     """The step ends; this call and the later ones are answered as not run."""
 
     signal: str
-    error_type: str
+    error_type: Cause
     message: str
 
 

@@ -6,14 +6,14 @@ from typing import Any
 from pilothouse_api.signals import ABORTED, ERROR
 from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl
 from pilothouse_engine.control import plan_last_answers
-from pilothouse_engine.facts import CallFinished, Fact, Facts, ModeAnswered, RunEnded, StepFinished
+from pilothouse_engine.facts import CallFinished, Cause, Fact, Facts, ModeAnswered, RunEnded, StepFinished
 from pilothouse_engine.results import error_content
 from pilothouse_engine.routes import COMPLETE, EndRun
 from pilothouse_engine.state import Call, RunState
 
 FINISHED_EARLY = "FinishedEarly"
-ABORTED_REASON = "Aborted"
-FINISHED_WITHOUT_ANSWER = "FinishedWithoutAnswer"
+ABORTED_REASON: Cause = "Aborted"
+FINISHED_WITHOUT_ANSWER: Cause = "FinishedWithoutAnswer"
 MAX_MESSAGE_CHARS = 1000
 
 
@@ -21,7 +21,7 @@ def plan_exit(
     state: RunState,
     now: float,
     signal: str,
-    error_type: str | None = None,
+    error_type: Cause | None = None,
     message: str = "",
     *,
     writes: Mapping[str, Any] | None = None,
@@ -126,7 +126,7 @@ def _ended(state: RunState, now: float, signal: str, reason: str, message: str) 
     )
 
 
-def plan_failure(state: RunState, inputs: Inputs, reason: str, message: str) -> Facts:
+def plan_failure(state: RunState, inputs: Inputs, reason: Cause, message: str) -> Facts:
     """Return the facts that end the run where it stands, whatever is under way; no route is followed."""
     now = inputs.now
     facts: list[Fact] = [*plan_last_answers(state, inputs)]

@@ -45,6 +45,41 @@ CallCode = Literal[
 ]
 """Codes of results that are errors (engine.md §3)."""
 
+Cause = Literal[
+    "Aborted",
+    "AbortGrace",
+    "BudgetExceeded",
+    "ContextWindowExceeded",
+    "DeadlineExceeded",
+    "EmptyReply",
+    "FinishedWithoutAnswer",
+    "GuardrailViolation",
+    "IntegrityViolation",
+    "InvalidOutcome",
+    "JournalLost",
+    "MaxAttempts",
+    "MaxIterations",
+    "McpUnavailable",
+    "MissingContext",
+    "ModelAuthentication",
+    "ModelConnection",
+    "ModelGarbage",
+    "ModelInvalidRequest",
+    "ModelRateLimited",
+    "ModelRefused",
+    "ModelServerError",
+    "ModelTimeout",
+    "NotSupported",
+    "PauseDeadline",
+    "PolicyDenied",
+    "SameErrorRepeated",
+    "ScriptSpent",
+    "ToolCallLimit",
+    "ToolTimeout",
+    "ToolsKeepFailing",
+]
+"""Why the engine ends an agent step, or cuts any step short: a closed set. A step's own causes are its executor's."""
+
 
 @value
 class PromptMessage:
@@ -149,7 +184,7 @@ class ModeAnswered:
     state: str = "Landed"
     reason: str | None = None
     by: str | None = None
-    cause: str | None = None
+    cause: Cause | None = None
 
 
 @value
@@ -338,7 +373,7 @@ class CallFinished:
     writes: Mapping[str, Any] | None = None
     engine_writes: Mapping[str, Any] | None = None
     is_unknown: bool = False
-    fatal: str | None = None
+    fatal: Cause | None = None
     error_type: str | None = None
     result: Mapping[str, Any] | None = None
     seconds: float = 0.0

@@ -84,7 +84,7 @@ class Usage:
 
 @value
 class ModelReply:
-    """What the model answered.
+    """What the model answered; its texts, names and arguments hold no half of a surrogate pair.
 
     `finish` is `Length` for every provider's word for a cut reply, and when the arguments of a call were cut.
     `mark` is the entry of the script that was played.

@@ -1,6 +1,7 @@
 """A visit of an Agent step: opening, model calls with their holds, retries and fallbacks, and answers. Pure."""
 
 import logging
+from collections.abc import Mapping
 from typing import assert_never
 
 from pilothouse_api.plan import IntegrityError
@@ -30,6 +31,7 @@ from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
 from pilothouse_engine.facts import (
     TOOLS_OFF,
     UNDECLARED,
+    Cause,
     Level,
     ModelStarted,
     NoteAdded,
@@ -84,7 +86,7 @@ def plan_agent(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
             assert_never(visit.stage)
 
 
-def _exit(state: RunState, inputs: Inputs, signal: str, error_type: str, message: str) -> Commit:
+def _exit(state: RunState, inputs: Inputs, signal: str, error_type: Cause, message: str) -> Commit:
     return Commit(plan_exit(state, inputs.now, signal, error_type, message))
 
 
@@ -310,7 +312,7 @@ def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt + 1)
     if model.endpoint + 1 < len(planned.endpoints) and failure.kind != "Refused":
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint + 1, 1)
-    return _exit(state, inputs, ERROR, failure_reason(failure.kind), _say_failure(planned, visit))
+    return _exit(state, inputs, ERROR, FAILURE_CAUSES[failure.kind], _say_failure(planned, visit))
 
 
 def _say_failure(planned: PlannedStep, visit: Visit) -> str:
@@ -322,9 +324,19 @@ def _say_failure(planned: PlannedStep, visit: Visit) -> str:
     return f"{failure.message}; it asks to wait {failure.retry_after:g} s, past retry.deadlineSeconds ({deadline})"
 
 
-def failure_reason(kind: str) -> str:
-    """Return the cause that an exit names for a model failure."""
-    return kind if kind == "ScriptSpent" else f"Model{kind}"
+FAILURE_CAUSES: Mapping[str, Cause] = {
+    "Timeout": "ModelTimeout",
+    "Connection": "ModelConnection",
+    "RateLimited": "ModelRateLimited",
+    "ServerError": "ModelServerError",
+    "Garbage": "ModelGarbage",
+    "Authentication": "ModelAuthentication",
+    "InvalidRequest": "ModelInvalidRequest",
+    "ContextWindowExceeded": "ContextWindowExceeded",
+    "Refused": "ModelRefused",
+    "ScriptSpent": "ScriptSpent",
+}
+"""The cause that an exit names for each kind of failure of a model."""
 
 
 def _retry_due(planned: PlannedStep, visit: Visit) -> float | None:

@@ -6,9 +6,10 @@ Read by hand: pydantic-settings would add 32 modules to the start that a run's a
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pilothouse_api import names
+from pilothouse_engine.attempt import SettleCause
 
 JournalKind = Literal["File", "DurableFile", "Memory"]
 """Where the facts are kept: a file on an emptyDir, a file on a volume that outlives the pod, or nowhere (tests)."""
@@ -33,7 +34,7 @@ class RunnerSettings:
     secrets_path: Path
     journal: JournalKind = "File"
     journal_path: Path = Path(names.JOURNAL_PATH)
-    settle: str | None = None
+    settle: SettleCause | None = None
 
     @property
     def journal_file(self) -> Path:
@@ -52,7 +53,7 @@ def read_settings(environment: Mapping[str, str]) -> RunnerSettings:
         plan_digest=_required(environment, names.ENV_PLAN_DIGEST),
         secrets_path=Path(environment.get(names.ENV_SECRETS_PATH) or names.SECRETS_PATH),
         journal=_journal(environment.get(names.ENV_JOURNAL) or "File"),
-        settle=environment.get(names.ENV_SETTLE) or None,
+        settle=_settle(environment.get(names.ENV_SETTLE) or None),
     )
 
 
@@ -73,3 +74,14 @@ def _journal(text: str) -> JournalKind:
     if text not in _JOURNALS:
         raise SettingsError(f"{names.ENV_JOURNAL} is {text[:40]!r}: this runner knows {', '.join(_JOURNALS)}")
     return _JOURNALS[text]
+
+
+def _settle(text: str | None) -> SettleCause | None:
+    if text is None:
+        return None
+    known = next((cause for cause in get_args(SettleCause) if cause == text), None)
+    if known is None:
+        wanted = ", ".join(get_args(SettleCause))
+        raise SettingsError(f"{names.ENV_SETTLE} is {text[:40]!r}: this runner settles a run as {wanted}")
+    settle: SettleCause = known
+    return settle

@@ -2,12 +2,13 @@
 
 import asyncio
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pilothouse_engine.facts import ModelFailed, ModelStarted
-from pilothouse_engine.ports import ModelReply
+from pilothouse_engine.ports import FailureKind, ModelReply
+from pilothouse_engine.turns import FAILURE_CAUSES
 from unit.engine.scenarios import ListModel, Scenario, agent_step, answer, call, calls, failure, scenario
 
 pytestmark = pytest.mark.anyio
@@ -152,3 +153,7 @@ async def test_a_retry_that_no_budget_has_room_for_exits_budget_exceeded() -> No
     step = agent_step(retry=ALWAYS | {"backoffSeconds": 0}, limits={"tokenBudget": 2000})
     run = scenario([failure("Timeout")] * 2, step)
     assert (await run.finish()).exit.signal == "budget_exceeded"
+
+
+async def test_every_kind_of_failure_has_its_cause() -> None:
+    assert set(FAILURE_CAUSES) == set(get_args(FailureKind))

@@ -42,7 +42,7 @@ def test_a_valid_answer_means_a_signal_and_writes(outcome: Any, text: str, signa
         (ENUM, '{"outcome": ["resolved"]}', "['resolved']"),
         (ENUM, '{"outcome": "error", "result": 1}', "'error'"),
         ({"schema": {"type": "object"}}, "no json", "not valid JSON"),
-        ({"schema": {"type": "object", "required": ["a"]}}, "{}", "a"),
+        ({"schema": {"type": "object", "required": ["a", "b"]}}, "{}", 'is a required property; "b"'),
     ],
 )
 def test_an_invalid_answer_says_what_is_wrong(outcome: Any, text: str, problem: str) -> None:
@@ -64,8 +64,15 @@ def test_a_completion_has_its_formats(outcome: Any, text: str, want: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("outcome", "text"),
-    [({}, "no json"), ({"format": "Text", **ENUM}, "neither"), ({"map": {"x": "a.5"}}, '{"a": [7]}')],
+    ("outcome", "text", "problem"),
+    [
+        ({}, "no json", "not valid JSON"),
+        ({"format": "Text", **ENUM}, "neither", "it must be exactly one of resolved, other"),
+        ({"map": {"x": "a.5"}}, '{"a": [7]}', "it has nothing at a.5"),
+        ({"map": {"x": "0"}}, "[7]", "it has nothing at 0"),
+    ],
 )
-def test_a_completion_that_cannot_be_read_is_rejected(outcome: Any, text: str) -> None:
-    assert isinstance(judge_answer(spec("Completion", **outcome), "s", text), Rejected)
+def test_a_completion_that_cannot_be_read_is_rejected(outcome: Any, text: str, problem: str) -> None:
+    verdict = judge_answer(spec("Completion", **outcome), "s", text)
+    assert isinstance(verdict, Rejected)
+    assert problem in verdict.problem

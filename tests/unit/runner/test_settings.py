@@ -57,3 +57,8 @@ def test_an_attempt_counts_from_one(attempt: str) -> None:
 def test_an_unknown_journal_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(SettingsError, match="'Redis': this runner knows File, DurableFile, Memory"):
         read_settings({**COMPLETE, names.ENV_JOURNAL: "Redis"})
+
+
+def test_a_run_is_settled_for_a_known_cause_only() -> None:
+    with pytest.raises(SettingsError, match="'Bored': this runner settles a run as Aborted, DeadlineExceeded, MaxA"):
+        read_settings({**COMPLETE, names.ENV_SETTLE: "Bored"})
