@@ -3,15 +3,20 @@
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from support.golden import OPTION, Golden
 
 pytest_plugins = ["support.cluster"]
 
 # The same examples each time, so that a change is judged and not luck; HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("repeat", derandomize=True)
-settings.register_profile("explore", max_examples=2000)
+# No deadlines: how long an example takes says more about the machine than about the code.
+settings.register_profile("repeat", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=2000, deadline=None)
+# For `make mutate`: to see that something fails is enough, the smallest example of it interests nobody.
+settings.register_profile(
+    "mutate", derandomize=True, deadline=None, max_examples=25, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 

@@ -108,6 +108,7 @@ def run(workers: int, *, is_again: bool) -> None:
     from operators import narrow
 
     narrow()
+    os.environ["HYPOTHESIS_PROFILE"] = "mutate"
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     survivors = [name for _, name, code in results() if code == 0] if is_again else []
     mutmut._run(survivors, workers)

@@ -27,14 +27,16 @@ def fit_writes(
             continue
         text = compact(value)
         length, around = text_bytes(text), text_bytes(compact(key)) + len(":,")
-        if size + length + around > cap:
+        # A value that is replaced makes room for the new one.
+        others = size - (text_bytes(compact(context[key])) + around if key in context else 0)
+        if others + length + around > cap:
             text = compact({"ref": f"{where}/{key}", "bytes": length, "digest": text_digest(text)})
             length = text_bytes(text)
-            if size + length + around > cap:
+            if others + length + around > cap:
                 left_out += 1
                 continue
         fitted[key] = json.loads(text)
-        size += length + around
+        size = others + length + around
     if left_out:
         _log.warning("agent.context_full where=%s keys_left_out=%d cap=%d", where, left_out, cap)
     return fitted

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from pilothouse_api.signals import DEFAULT, RESERVED_EXITS
@@ -22,19 +23,42 @@ from pilothouse_engine.facts import (
     Fact,
     ModelStarted,
     ReplyReceived,
+    StepEntered,
     decode,
     decode_all,
     encode,
 )
 from pilothouse_engine.frames import fold
-from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, RawEntry, RequestedCall
+from pilothouse_engine.ports import (
+    FunctionFailure,
+    FunctionReply,
+    HttpFailure,
+    HttpResponse,
+    McpFailure,
+    McpResult,
+    ModelFailure,
+    ModelReply,
+    ModelRequest,
+    RawEntry,
+    RequestedCall,
+)
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Stop
 from pilothouse_engine.state import RunState
-from pilothouse_runner.adapters.models.chat import parse_reply
+from pilothouse_engine.strict_json import JsonError, check_json, printable
+from pilothouse_runner.adapters.models.chat import parse_reply, well_formed
 from pilothouse_runner.adapters.models.redaction import Redaction
 from unit.engine.scenarios import ListModel, Outcome, Scenario
 
 SNAPSHOT_CAP = 32_768
+USUAL_EXAMPLES = 100
+
+
+def examples(usual: int) -> int:
+    """So many examples of a test that costs more than others, but what the profile says where it is another one."""
+    most = settings.default.max_examples if settings.default is not None else USUAL_EXAMPLES
+    return usual if most == USUAL_EXAMPLES else most
+
+
 OUTCOMES = ("resolved", "needs_human")
 CLOSED_EXITS = RESERVED_EXITS | {DEFAULT, *OUTCOMES}
 
@@ -66,7 +90,6 @@ NASTY = (
     "😀" * 2000,
     '"\\' * 3000,
     "x" * 40_000,
-    MODEL_SECRET,
 )
 
 BROKEN_JSON = (
@@ -93,12 +116,22 @@ BROKEN_JSON = (
     '{"n": ' + json.dumps("y" * 60_000) + "}",
 )
 
-texts = st.sampled_from(NASTY) | st.text(max_size=30)
-keys = st.sampled_from(("a", "n", "_a", "_last_error", "", "outcome", "result", "call_id", "id")) | texts
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts
-values: st.SearchStrategy[Any] = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
-)
+keys = st.sampled_from(("a", "n", "_a", "_last_error", "", "outcome", "result", "call_id", "id")) | st.text(max_size=9)
+
+
+def texts_with(secret: str) -> st.SearchStrategy[str]:
+    return st.sampled_from((*NASTY, secret, f"a {secret} b")) | st.text(max_size=30)
+
+
+def values_with(secret: str) -> st.SearchStrategy[Any]:
+    """JSON as Python reads it: with what is no JSON to others, and with keys that are the engine's."""
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts_with(secret)
+    return st.recursive(
+        scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
+    )
+
+
+texts, values = texts_with(MODEL_SECRET), values_with(MODEL_SECRET)
 arguments = (
     st.sampled_from(BROKEN_JSON)
     | texts
@@ -166,6 +199,63 @@ class StrangeModel(ListModel):
 _INSISTING: Any = ModelReply(calls=(RequestedCall("p", "lookup", '{"a": 1}'),))
 
 
+tool_texts, tool_values = texts_with(TOOL_SECRET), values_with(TOOL_SECRET)
+outputs = st.dictionaries(keys, tool_values, max_size=4) | st.sampled_from(
+    (
+        {f"k{n}": n for n in range(20_000)},
+        {"k" * 300_000: 1},
+        {"blob": TOOL_SECRET * 60_000},
+        json.loads('{"a":' * 60 + "1" + "}" * 60),
+    )
+)
+
+
+@st.composite
+def function_results(draw: st.DrawFn) -> FunctionReply | FunctionFailure:
+    """What the adapter of functions may return: its JSON is strict, its messages are printable."""
+    if draw(st.integers(0, 4)) == 0:
+        kind = draw(st.sampled_from(("Timeout", "Raised", "Invalid", "TooLarge", "Died")))
+        return FunctionFailure(kind, printable(draw(st.text()), 500))
+    output = draw(outputs)
+    try:
+        check_json(output)
+    except JsonError as error:
+        return FunctionFailure("Invalid", str(error))
+    return FunctionReply(output, draw(st.sampled_from((None, None, "default", "error", "end", "aborted", "", "\x00"))))
+
+
+bodies = (
+    st.binary(max_size=50) | st.sampled_from(BROKEN_JSON).map(str.encode) | tool_values.map(json.dumps).map(str.encode)
+)
+
+
+@st.composite
+def http_results(draw: st.DrawFn) -> HttpResponse | HttpFailure:
+    """What a server answers, or why nothing came."""
+    if draw(st.integers(0, 3)) == 0:
+        kind = draw(st.sampled_from(("Timeout", "Connection", "TooLarge", "Blocked", "Invalid")))
+        return HttpFailure(kind, "no", draw(st.booleans()))
+    types = ("application/json", "text/plain; charset=latin-1", "text/html", "application/json; charset=utf-16", "\x00")
+    headers = (("Content-Type", draw(st.sampled_from(types))), ("Retry-After", draw(st.sampled_from(("5", "-1", "x")))))
+    return HttpResponse(draw(st.sampled_from((200, 200, 204, 302, 404, 429, 500, 999))), headers, draw(bodies))
+
+
+@st.composite
+def mcp_results(draw: st.DrawFn) -> McpResult | McpFailure:
+    """What the adapter of MCP may return: structured content is strict JSON, messages are printable."""
+    if draw(st.integers(0, 3)) == 0:
+        kind = draw(st.sampled_from(("Timeout", "Connection", "Credentials", "Protocol", "TooLarge", "JsonRpc")))
+        return McpFailure(
+            kind, "no", draw(st.booleans()), printable(draw(tool_texts), 300) if kind == "JsonRpc" else ""
+        )
+    structured = draw(st.none() | tool_values)
+    try:
+        check_json(structured)
+    except JsonError:
+        structured = None
+    return McpResult(well_formed(draw(tool_texts)), structured, draw(st.booleans()))
+
+
 class Lines(logging.Handler):
     """Keeps what is logged, formatted."""
 
@@ -206,23 +296,24 @@ def check(run: Scenario, end: AttemptEnd, state: RunState, lines: Sequence[str])
 def check_results(facts: Sequence[Fact]) -> None:
     """Every call of a reply has exactly one result, none that was not asked for has any, and none runs twice."""
     asked: list[str] = []
-    for before, fact in zip(_models_before(facts), facts, strict=True):
-        if isinstance(fact, ReplyReceived) and before is not None and before.purpose not in TOOLS_OFF:
-            asked += [call.id for call in fact.calls]
-    finished = Counter(fact.id for fact in facts if isinstance(fact, CallFinished))
+    finished: list[str] = []
+    entered, model = "", ""
+    for fact in facts:
+        match fact:
+            case StepEntered():
+                entered = fact.kind
+            case ModelStarted():
+                model = fact.purpose
+            case ReplyReceived() if model not in TOOLS_OFF:
+                asked += [call.id for call in fact.calls]
+            case CallFinished() if entered == "Agent":
+                finished.append(fact.id)
+            case _:
+                pass
     assert len(set(asked)) == len(asked)
-    assert finished == Counter(asked)
+    assert sorted(finished) == sorted(asked)
     once = Counter(fact.id for fact in facts if isinstance(fact, CallStarted) and fact.effect == "Once")
     assert all(count == 1 for count in once.values())
-
-
-def _models_before(facts: Sequence[Fact]) -> list[ModelStarted | None]:
-    newest: ModelStarted | None = None
-    before: list[ModelStarted | None] = []
-    for fact in facts:
-        before.append(newest)
-        newest = fact if isinstance(fact, ModelStarted) else newest
-    return before
 
 
 def check_fold(run: Scenario, entries: Sequence[RawEntry], facts: Sequence[Fact], state: RunState) -> None:

@@ -12,10 +12,7 @@ from pilothouse_engine.context import delta_for_model, fit_writes
 from pilothouse_engine.results import compact
 
 POINTER_BYTES = len(compact({"ref": "journal/t1/k", "bytes": 100, "digest": text_digest("")}))
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
+VALUES = st.integers() | st.text() | st.lists(st.integers(), max_size=30)
 
 
 def fit(writes: dict[str, Any], cap: int, used: int = 2) -> dict[str, Any]:
@@ -64,7 +61,22 @@ def test_a_key_that_is_longer_than_the_cap_is_left_out_and_the_next_one_is_kept(
     assert fit({"k" * 2000: 1, "b": 2}, 1000) == {"b": 2}
 
 
-@given(st.dictionaries(st.text(), JSON, max_size=20), st.integers(0, 400))
+def test_a_value_that_is_replaced_makes_room_for_the_new_one() -> None:
+    context = {"k": "a" * 300, "other": "b" * 100}
+    used = len(compact(context))
+    new = {"k": "c" * 300, "more": "d" * 20}
+    exact = used + len(',"more":""') + 20
+    assert fit_writes(context, used, new, exact, "journal/t1") == new
+    assert fit_writes(context, used, {"k": "c" * 301}, used - 1, "journal/t1")["k"]["bytes"] == 303
+
+
+def test_a_replacement_that_is_left_out_leaves_the_old_values_room_taken() -> None:
+    context = {"k": 1, "other": "b" * 100}
+    used = len(compact(context))
+    assert fit_writes(context, used, {"k": "c" * 300, "m": 2}, used + len(',"m":2') - 1, "journal/t1") == {}
+
+
+@given(st.dictionaries(st.text(max_size=9), VALUES, max_size=9), st.integers(0, 400))
 def test_the_context_stays_under_its_cap_whatever_is_written(writes: dict[str, Any], cap: int) -> None:
     fitted = fit(writes, cap)
     assert not fitted or len(json.dumps(fitted, ensure_ascii=False, separators=(",", ":")).encode()) <= cap

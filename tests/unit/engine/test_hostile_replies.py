@@ -42,7 +42,7 @@ AGENTS: tuple[dict[str, Any], ...] = (
 
 
 @given(st.lists(replies(), max_size=6), st.sampled_from(AGENTS), st.integers(0, 40))
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_whatever_a_model_replies_every_promise_holds(turns: list[Any], fields: dict[str, Any], crash: int) -> None:
     run = a_run(list(turns), **fields)
     entries = check(run, *play(run))
