@@ -37,6 +37,14 @@ class Schema:
             return [f"the value cannot be judged: {_cut(str(error))}"]
         return [_sentence(list(error.instance_path), error.message) for error in errors]
 
+    def broken_rules(self, value: Any) -> list[str]:
+        """Return which rules of the schema a JSON value breaks, by their place in it: nothing of the value."""
+        try:
+            errors = list(islice(self._validator.iter_errors(value), _MAX_PROBLEMS))
+        except (ValueError, RecursionError):
+            return ["the value cannot be judged"]
+        return list(dict.fromkeys("/".join(map(str, error.schema_path)) for error in errors))
+
 
 def compile_schema(schema: Mapping[str, Any]) -> Schema:
     """Return the compiled form of a JSON Schema (draft by `$schema`, else 2020-12); raises SchemaError."""

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import PlannedText, text_key
-from pilothouse_api.v1alpha1.agent import Skill
+from pilothouse_api.v1alpha1.agent import ArtifactCheck, Skill
 from pilothouse_api.v1alpha1.common import Hook, TextSource
 from pilothouse_control.findings import FieldPath
 from pilothouse_control.tree import walk
@@ -21,6 +21,7 @@ _TYPES_OF_FIELD: Mapping[str, frozenset[str]] = {
     "system": frozenset({"prompt"}),
     "prompt": frozenset({"prompt"}),
     "skills": frozenset({"skill"}),
+    "artifact": frozenset({"guardrail"}),
     "script": frozenset(),
     "source": frozenset(),
     "hooks": frozenset({"hook"}),
@@ -30,11 +31,12 @@ _TYPES_OF_FIELD: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextSite:
-    """One text field."""
+    """One text field; `artifact_field` is what names an artifact there."""
 
     path: FieldPath
     source: TextSource
     takes: frozenset[str]
+    artifact_field: str = "artifact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ def text_sites(spec: BaseModel, path: FieldPath = ("spec",)) -> Iterator[TextSit
         elif isinstance(node, Hook):
             if node.artifact is not None:
                 yield TextSite(place, node.source(), _TYPES_OF_FIELD["hooks"])
+        elif isinstance(node, ArtifactCheck):
+            yield TextSite(place, TextSource(artifact=node.ref), _TYPES_OF_FIELD["artifact"], "ref")
         elif isinstance(node, TextSource):
             yield TextSite(place, node, _TYPES_OF_FIELD[str(place[-1])])
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
-from pilothouse_api.v1alpha1.agent import ModelEndpoint, Skill
+from pilothouse_api.v1alpha1.agent import ArtifactCheck, ModelEndpoint, Skill
 from pilothouse_api.v1alpha1.common import Hook, LocalRef, TextSource
 from pilothouse_control.tree import walk
 
@@ -100,6 +100,8 @@ def references_of(obj: Workflow | Agent | AgentRun) -> frozenset[Reference]:
                 found.add(Reference("ConfigMap", artifact_name(node.artifact)[0]))
             if node.config_map_key_ref is not None:
                 found.add(Reference("ConfigMap", node.config_map_key_ref.name))
+        elif isinstance(node, ArtifactCheck):
+            found.add(Reference("ConfigMap", artifact_name(node.ref)[0]))
         elif isinstance(node, Hook) and node.artifact is not None:
             found.add(Reference("ConfigMap", artifact_name(node.artifact)[0]))
         elif isinstance(node, LocalRef) and path[-1] == "agentRef":

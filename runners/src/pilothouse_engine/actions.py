@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, ModelEndpoint
-from pilothouse_engine.facts import CallStarted, Cause, Facts, ModelStarted
+from pilothouse_engine.facts import CallStarted, Cause, Facts, GateName, ModelStarted
 from pilothouse_engine.ports import Directives, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.steps.contract import StepCall
 from pilothouse_engine.values import value
 
 if TYPE_CHECKING:
+    from pilothouse_engine.guardrails.gates import Gate
     from pilothouse_engine.policies.evaluation import PlannedPolicy
     from pilothouse_engine.policies.questions import Question
 
@@ -91,6 +92,22 @@ class AskPolicy:
 
 
 @value
+class JudgeText:
+    """Ask a gate about a text and journal what it says; `text` is the whole of it, `cut_at` as in CallFinished.
+
+    `writes` are what the call would merge, `signal` its signal: they pass the gate too.
+    """
+
+    gate: GateName
+    id: str
+    planned: "Gate"
+    text: str
+    cut_at: int = 0
+    signal: str = ""
+    writes: Mapping[str, Any] | None = None
+
+
+@value
 class Sleep:
     """Wait before the next attempt of a model call."""
 
@@ -114,7 +131,19 @@ class Release:
     """The run goes on in another attempt: publish the park and stop."""
 
 
-Action = Commit | ReadControl | ListTools | CallModel | Execute | AskPolicy | Sleep | WaitParked | Finish | Release
+Action = (
+    Commit
+    | ReadControl
+    | ListTools
+    | CallModel
+    | Execute
+    | AskPolicy
+    | JudgeText
+    | Sleep
+    | WaitParked
+    | Finish
+    | Release
+)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_exit, unknown_effect, unresolved
 from pilothouse_engine.executions import build_tool_execution
 from pilothouse_engine.facts import CallCode, CallFinished, Cause, Facts
+from pilothouse_engine.judgements import judge_result
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import error_content
 from pilothouse_engine.state import Call, RunState, Visit, identity_of
@@ -252,9 +253,9 @@ def plan_batch(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     assert visit is not None
     planned = catalog.offer(visit)
     limits = catalog.limits(visit.step, state.limits)
-    closing = _plan_closing(state, inputs, planned, limits)
-    if closing is not None:
-        return closing
+    action = _plan_closing(state, inputs, planned, limits) or judge_result(catalog, state, inputs)
+    if action is not None:
+        return action
     lost = next((call for call in visit.calls if call.started is not None and call.finished is None), None)
     if lost is not None:
         return _resume_lost(catalog, state, inputs, planned, limits, lost)
@@ -269,8 +270,9 @@ def _plan_closing(state: RunState, inputs: Inputs, planned: PlannedStep, limits:
         return Commit(plan_exit(state, now, ERROR, visit.fatal.fatal, visit.fatal.message))
     if state.abort is not None:
         return Commit(plan_exit(state, now, ABORTED, state.abort.cause or "Aborted", "the run was aborted"))
-    if state.mode == "Finish":
-        return Commit(unresolved(visit.calls, now, "the run was asked to finish"))
+    if state.mode == "Finish":  # with every result there, only their gate is waited for
+        facts = unresolved(visit.calls, now, "the run was asked to finish")
+        return Commit(facts) if facts else None
     spent = limits.remaining(state.account, visit.account).spent()
     if spent is not None:
         return Commit(plan_exit(state, now, BUDGET_EXCEEDED, "BudgetExceeded", spent))

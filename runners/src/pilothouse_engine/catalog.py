@@ -21,6 +21,7 @@ from pilothouse_engine.steps.registry import EXECUTORS
 from pilothouse_engine.tool_schemas import build_tool_specs
 
 if TYPE_CHECKING:
+    from pilothouse_engine.guardrails.gates import Gate
     from pilothouse_engine.policies.evaluation import PlannedPolicy
 
 _READ_SPEC = ToolSpec(
@@ -85,6 +86,19 @@ class PlannedStep:
         return [name for name, other in self.tools.items() if other.entry == tool.entry]
 
 
+@dataclass(frozen=True, slots=True)
+class StepGates:
+    """The guardrails of an Agent step; `problem` says why they cannot be made (exit `error`, GuardrailUnresolvable)."""
+
+    input: "Gate | None" = None
+    tools: "Gate | None" = None
+    output: "Gate | None" = None
+    problem: str = ""
+
+
+_NO_GATES = StepGates()
+
+
 class NotSupported(Exception):
     """The plan asks for something that is not built yet; validation refuses it before, and nothing is ever ignored."""
 
@@ -107,6 +121,7 @@ class Catalog:
         self._known_window = known_window
         self._agents: dict[str, PlannedStep] = {}
         self._offered: tuple[ToolSurface, PlannedStep] | None = None
+        self._gates: dict[str, StepGates] = {}
         self._work: dict[str, Work] = {}
         self._prices: dict[tuple[str, int], Price | None] = {}
         self._windows: dict[tuple[str, int], int | None] = {}
@@ -139,6 +154,13 @@ class Catalog:
         if self._offered is None or self._offered[0] is not surface:
             self._offered = surface, _add_surface(planned, surface)
         return self._offered[1]
+
+    def gates(self, step_id: str) -> StepGates:
+        """Return the guardrails of an Agent step."""
+        gates = self._gates.get(step_id)
+        if gates is None:
+            gates = self._gates[step_id] = self._plan_gates(self.steps[step_id])
+        return gates
 
     def work(self, step_id: str) -> Work:
         """Return what a step of the graph executes."""
@@ -210,8 +232,6 @@ class Catalog:
 
     def _plan_agent(self, step: Step) -> PlannedStep:
         agent = self.plan.agent_of(step)
-        if agent.guardrails is not None:
-            raise NotSupported(f"guardrails of step {step.id} are not supported yet")
         tools = {tool.name: self._plan_tool(tool) for tool in agent.tools if tool.mcp is None}
         specs: tuple[ToolSpec, ...] = ()
         if tools:
@@ -231,6 +251,20 @@ class Catalog:
             model_policies=tuple(policy for policy in policies if policy.applies("ModelCall")),
             tool_policies=tuple(policy for policy in policies if policy.applies("ToolCall")),
         )
+
+    def _plan_gates(self, step: Step) -> StepGates:
+        planned = self.plan.agent_of(step).guardrails if step.kind == "Agent" else None
+        if planned is None or not (planned.input or planned.tools or planned.output):
+            return _NO_GATES
+        from pilothouse_engine.guardrails.gates import Unresolvable, build_gate, plan_gate  # its libraries are heavy
+
+        gates: dict[str, Gate | None] = {}
+        for name, checks in (("input", planned.input), ("tools", planned.tools), ("output", planned.output)):
+            gate = plan_gate(checks, self.text)
+            if isinstance(gate, Unresolvable):
+                return StepGates(problem=f"guardrails.{name}: {gate.message}")
+            gates[name] = build_gate(gate) if gate else None
+        return StepGates(gates["input"], gates["tools"], gates["output"])
 
     def _plan_tool(self, tool: Tool) -> PlannedTool:
         if tool.inline_step is not None:

@@ -22,6 +22,7 @@ from pilothouse_engine.facts import (
     StepEntered,
     StepFinished,
 )
+from pilothouse_engine.judgements import gate_partial
 from pilothouse_engine.parks import plan_parked, plan_release
 from pilothouse_engine.routes import EndRun, Next, is_mapped, route
 from pilothouse_engine.state import RunState, Visit
@@ -36,6 +37,11 @@ Rule = Callable[[Catalog, RunState, Inputs], Action | None]
 
 def next_action(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Return what the loop does next."""
+    action = _next_action(catalog, state, inputs)
+    return gate_partial(catalog, state, action) if type(action) is Commit else action
+
+
+def _next_action(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     if not is_undisturbed(catalog, state, inputs):
         for rule in RULES:
             if (action := rule(catalog, state, inputs)) is not None:

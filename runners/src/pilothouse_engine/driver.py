@@ -22,6 +22,7 @@ from pilothouse_engine.actions import (
     Execution,
     Finish,
     Inputs,
+    JudgeText,
     ListTools,
     ReadControl,
     ReadSlice,
@@ -195,6 +196,8 @@ class Driver:
                 await self._execute(executions)
             case AskPolicy():
                 await self._ask_policy(action)
+            case JudgeText():
+                await self._judge_text(action)
             case ReadControl(after):
                 await self._read_control(after)
             case Sleep(seconds):
@@ -401,6 +404,13 @@ class Driver:
             outcome.mark,
             started.level,
         )
+
+    async def _judge_text(self, action: JudgeText) -> None:
+        from pilothouse_engine.guardrails.judging import Desk, judge_text  # its libraries are heavy
+
+        bound, model, remaining = self._alarms.bound, self._ports.model, self._remaining
+        desk = Desk(self._catalog, self._state, model, bound, self._now, remaining, self._commit, self._flush)
+        await judge_text(action, desk)
 
     def _remaining(self, now: float) -> float:
         return max(0.0, remaining_seconds(self._catalog, self._state, now))

@@ -11,7 +11,7 @@ from pilothouse_engine.catalog import Catalog, PlannedTool, Work
 from pilothouse_engine.context import delta_for_model, fit_writes
 from pilothouse_engine.facts import CallFinished, CallStarted
 from pilothouse_engine.limits import Limits
-from pilothouse_engine.results import compact, error_content, slice_of
+from pilothouse_engine.results import Part, compact, error_content, part_of, slice_of
 from pilothouse_engine.state import Call, RunState, Visit
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
 from pilothouse_engine.strict_json import printable
@@ -71,13 +71,15 @@ def build_tool_execution(
         inputs.now, asked.id, tool.name, planned.effect, key, executed, inputs.attempt, call.is_approved
     )
     if planned.work is None:
-        return Execution(started, _read_slice(visit, arguments, limits.max_tool_result_chars), 1.0, "ToolTimeout")
+        gate = catalog.gates(visit.step).tools
+        part = part_of if gate is None else gate.part
+        work = _read_slice(visit, arguments, limits.max_tool_result_chars, part)
+        return Execution(started, work, 1.0, "ToolTimeout")
     timeout = min(limits.tool_timeout, float(tool.timeout_seconds or limits.tool_timeout))
     context = {**state.public_context(), **state.engine_context, **arguments}
-    work = build_step_call(catalog, inputs, planned.work, planned.effect, key, context, arguments)
     return Execution(
         started,
-        work,
+        build_step_call(catalog, inputs, planned.work, planned.effect, key, context, arguments),
         timeout,
         "ToolTimeout",
         cut_at=limits.max_tool_result_chars,
@@ -112,7 +114,7 @@ def build_step_call(
     )
 
 
-def _read_slice(visit: Visit, arguments: Mapping[str, Any], longest: int) -> ReadSlice:
+def _read_slice(visit: Visit, arguments: Mapping[str, Any], longest: int, part: Part) -> ReadSlice:
     wanted = str(arguments["call_id"])
     content = visit.results.get(wanted)
     if content is None:
@@ -122,7 +124,7 @@ def _read_slice(visit: Visit, arguments: Mapping[str, Any], longest: int) -> Rea
     offset = int(arguments.get("offset", 0))
     if offset >= len(content):
         return ReadSlice(f"offset {offset} is past the end: {wanted} has {len(content)} characters", is_error=True)
-    return ReadSlice(slice_of(wanted, content, offset, int(arguments.get("limit", longest)), longest))
+    return ReadSlice(slice_of(wanted, content, offset, int(arguments.get("limit", longest)), longest, part))
 
 
 # ---------------------------------------------------------------- the way back

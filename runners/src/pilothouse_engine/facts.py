@@ -27,6 +27,9 @@ TOOLS_OFF: frozenset[str] = frozenset({"WrapUp", "BudgetWrapUp", "Finish", "Comp
 Level = Literal["full", "default", "aggressive", "minimal"]
 """How much of the transcript a request holds (engine.md §6)."""
 
+GateName = Literal["input", "tools", "output"]
+"""Where guardrails stand (engine.md §4)."""
+
 UNDECLARED = "(undeclared)"
 """What stands for the name of a tool that does not exist, wherever people or judges read."""
 
@@ -53,6 +56,7 @@ Cause = Literal[
     "DeadlineExceeded",
     "EmptyReply",
     "FinishedWithoutAnswer",
+    "GuardrailUnresolvable",
     "GuardrailViolation",
     "IntegrityViolation",
     "InvalidOutcome",
@@ -152,10 +156,14 @@ class StepEntered:
 
 @value
 class PromptOpened:
-    """The prompt of a visit was assembled."""
+    """The prompt of a visit was assembled.
+
+    Where it `is_gated`, a result of its calls is shown and merged when its TextJudged says so.
+    """
 
     at: float
     messages: tuple[PromptMessage, ...]
+    is_gated: bool = False
 
 
 @value
@@ -380,6 +388,55 @@ class CallFinished:
 
 
 @value
+class JudgeStarted:
+    """A judge of a gate is asked, with its hold (tokens, nano-dollars)."""
+
+    at: float
+    gate: GateName
+    id: str
+    hold_input: int
+    hold_output: int
+    hold_cost: int | None = None
+    script: str | None = None
+
+
+@value
+class JudgeAnswered:
+    """What a judge said and what it took; `cost` is None where that has no known price.
+
+    `reason` are words that a model wrote about a text: they stay in the journal.
+    """
+
+    at: float
+    said: Literal["Holds", "Violated", "Failed"]
+    reason: str = ""
+    input: int = 0
+    output: int = 0
+    cost: int | None = 0
+    mark: int | None = None
+
+
+@value
+class TextJudged:
+    """A gate has decided on a text: the user text (`id` is empty), a result (its call's), an answer (`r` and its turn).
+
+    `text`, where it is set, goes on instead, and `writes` instead of the call's. `check` names the check that refused,
+    or those that did something; `notes` and `reason` hold nothing of the text.
+    """
+
+    at: float
+    gate: GateName
+    id: str
+    verdict: Literal["Passed", "Refused"]
+    text: str | None = None
+    notes: tuple[str, ...] = ()
+    artifact: str = ""
+    check: str = ""
+    reason: str = ""
+    writes: Mapping[str, Any] | None = None
+
+
+@value
 class StepFinished:
     """A visit ended with a signal; `error_type` is the cause of an abnormal end."""
 
@@ -454,6 +511,9 @@ Fact = (
     | PolicyJudged
     | CallStarted
     | CallFinished
+    | JudgeStarted
+    | JudgeAnswered
+    | TextJudged
     | StepFinished
     | ParkBegan
     | ParkReleased

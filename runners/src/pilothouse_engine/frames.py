@@ -19,6 +19,7 @@ from pilothouse_engine.facts import (
     SteerAnswered,
     StepEntered,
     StepFinished,
+    TextJudged,
     ToolSurface,
     decode_all,
 )
@@ -114,6 +115,14 @@ def _tool_surface(state: RunState, fact: ToolSurface) -> Iterator[Frame]:
     )
 
 
+def _text_judged(state: RunState, fact: TextJudged) -> Iterator[Frame]:
+    """Yield a frame where the gate did something; what passes as it is needs none."""
+    if fact.check:
+        said = "Rewritten" if fact.text is not None or fact.writes is not None else "Noted"
+        verdict = "Refused" if fact.verdict == "Refused" else said
+        yield _frame(state, fact.at, "Guardrail", gate=fact.gate, check=fact.check, verdict=verdict)
+
+
 def _mode_answered(state: RunState, fact: ModeAnswered) -> Iterator[Frame]:
     yield _frame(state, fact.at, "Control", directive=fact.mode, landing=fact.state, landedTurn=fact.turn, by=fact.by)
 
@@ -158,6 +167,7 @@ _BUILDERS: Mapping[type[Any], Callable[[RunState, Any], Iterator[Frame]]] = {
     ReplyReceived: _reply_received,
     PolicyJudged: _policy_judged,
     CallFinished: _call_finished,
+    TextJudged: _text_judged,
     ModeAnswered: _mode_answered,
     SteerAnswered: _steer_answered,
     ApprovalAnswered: _approval_answered,

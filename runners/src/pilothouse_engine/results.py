@@ -1,6 +1,7 @@
 """What the model is shown of a tool result: the whole of it, or head, tail and how to read the rest."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -38,9 +39,21 @@ def pointer(call_id: str, length: int) -> str:
     )
 
 
-def shown_result(call_id: str, content: str, limit: int) -> str:
-    """Return the text that the model is shown, at most `limit` characters (0: all of it)."""
-    return cut_result(call_id, len(content), content, limit) if limit else content
+Part = Callable[[str, int, int], str]
+"""Returns a stretch of a text as it may be shown."""
+
+
+def part_of(content: str, start: int, end: int) -> str:
+    """Return a stretch of a text as it is."""
+    return content[start:end]
+
+
+def shown_result(call_id: str, content: str, limit: int, part: Part = part_of) -> tuple[str, str]:
+    """Return what the model is shown of a result and the pointer behind it, `limit` characters at most (0: all)."""
+    if not limit or len(content) <= limit:
+        return content, ""
+    note = pointer(call_id, len(content))
+    return _head_and_tail(content, limit - len(note), "\n…\n", part), note
 
 
 def cut_result(call_id: str, length: int, shown: str, limit: int) -> str:
@@ -59,19 +72,19 @@ def cut_text(text: str, limit: int) -> str:
     return _head_and_tail(text, limit, f"\n[… cut: this text has {len(text)} characters …]\n")
 
 
-def _head_and_tail(text: str, limit: int, mark: str) -> str:
+def _head_and_tail(text: str, limit: int, mark: str, part: Part = part_of) -> str:
     room = max(limit - len(mark), 0)
     if len(text) <= room:
         return text
     head = int(room * HEAD_SHARE)
-    return f"{text[:head]}{mark}{text[len(text) - (room - head) :]}"
+    return f"{part(text, 0, head)}{mark}{part(text, len(text) - (room - head), len(text))}"
 
 
-def slice_of(call_id: str, content: str, offset: int, limit: int, longest: int) -> str:
+def slice_of(call_id: str, content: str, offset: int, limit: int, longest: int, part: Part = part_of) -> str:
     """Return a slice of a result behind one line that says where it stands; both take at most `longest` characters."""
     most = longest - len(_headline(call_id, len(content), len(content), len(content)))
     end = min(offset + min(limit, most), len(content))
-    return _headline(call_id, offset, end, len(content)) + content[offset:end]
+    return _headline(call_id, offset, end, len(content)) + part(content, offset, end)
 
 
 def _headline(call_id: str, begin: int, end: int, length: int) -> str:

@@ -21,6 +21,8 @@ from pilothouse_engine.facts import (
     CallFinished,
     CallStarted,
     Fact,
+    JudgeAnswered,
+    JudgeStarted,
     Level,
     LimitsLanded,
     ModeAnswered,
@@ -39,6 +41,7 @@ from pilothouse_engine.facts import (
     SteerAnswered,
     StepEntered,
     StepFinished,
+    TextJudged,
     ToolSurface,
 )
 from pilothouse_engine.ports import Frame, Message, RequestedCall
@@ -70,6 +73,7 @@ class Call:
     edit_verdict: PolicyJudged | None = None
     started: CallStarted | None = None
     finished: CallFinished | None = None
+    judged: TextJudged | None = None
     is_counted: bool = False
 
     @property
@@ -110,6 +114,13 @@ class Visit:
     account: Account = field(default_factory=Account)
 
     surface: ToolSurface | None = None
+
+    user_text: range = range(0)
+    is_gated: bool = False
+    is_input_judged: bool = False
+    judged_answer: TextJudged | None = None
+    violation: TextJudged | None = None
+
     messages: list[Message] = field(default_factory=list)
     opening: int = 0
     result_ids: dict[int, str] = field(default_factory=dict)
@@ -151,6 +162,11 @@ class Visit:
     def is_agent(self) -> bool:
         """Whether the step calls a model."""
         return self.kind == "Agent"
+
+    @property
+    def answer(self) -> str:
+        """The text of the answer that is under way: the parts of a continued reply, joined."""
+        return "".join(self.parts)
 
     def add(self, message: Message) -> None:
         """Append a message to the prompt."""
@@ -220,6 +236,7 @@ class RunState:
 
     account: Account = field(default_factory=Account)
     marks: dict[str, list[int]] = field(default_factory=dict)
+    judge_script: str | None = None
     tool_calls: dict[str, int] = field(default_factory=dict)
     total_tool_calls: int = 0
     undeclared_tool_calls: int = 0
@@ -304,9 +321,11 @@ def _attempt_started(state: RunState, fact: AttemptStarted) -> None:
     state.is_released = False
     state.tick += 1
     visit = state.visit
-    if visit is not None and visit.stage == "Calling":
-        # The call is made again; what the lost one took is charged whole, so that no crash spends unseen money.
-        _forfeit(state, visit)
+    if visit is None:
+        return
+    # A model's or a judge's call is made again; what the lost one took is charged whole: no crash spends unseen money.
+    _forfeit(state, visit)
+    if visit.stage == "Calling":
         visit.stage, visit.model, visit.failure = "Ready", None, None
 
 
@@ -452,6 +471,9 @@ def _prompt_opened(state: RunState, fact: PromptOpened) -> None:
     for message in fact.messages:
         visit.add(Message(message.role, message.text))
     visit.opening = len(visit.messages)
+    head = len(visit.messages) - sum(message.role == "user" for message in fact.messages)
+    visit.user_text = range(head, len(visit.messages))
+    visit.is_gated = fact.is_gated
     visit.stage = "Ready"
 
 
@@ -497,7 +519,7 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> None:
     state.account.settle(fact.input, fact.output, fact.cost)
     visit.account.settle(fact.input, fact.output, fact.cost)
     visit.replies += 1
-    visit.reply, visit.failure = fact, None
+    visit.reply, visit.failure, visit.judged_answer = fact, None, None
     _mark(state, visit, fact.mark)
     has_tools = model.purpose not in TOOLS_OFF
     calls = fact.calls if has_tools else ()
@@ -620,7 +642,7 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
         _count(state, visit, call)
     if fact.code is not None and fact.code != "tool_call_unresolved":
         state.tool_errors += 1
-    if fact.writes:
+    if fact.writes and not visit.is_gated:
         _write(state, fact.writes)
     if fact.fatal is not None and visit.fatal is None:
         visit.fatal = fact
@@ -681,17 +703,72 @@ def _show_results(state: RunState, visit: Visit) -> None:
     """Append finished results in the order of the calls; the last one ends the turn."""
     while visit.next_call < len(visit.calls):
         call = visit.calls[visit.next_call]
-        if call.finished is None:
+        if call.finished is None or (visit.is_gated and call.judged is None):
             return
-        text = shown_result(call.asked.id, call.finished.content, call.finished.cut_at)
+        text, note = shown_result(call.asked.id, call.finished.content, call.finished.cut_at)
+        if call.judged is not None and call.judged.text is not None:
+            text = call.judged.text
         visit.result_ids[len(visit.messages)] = call.asked.id
-        visit.add(Message("tool", text, provider_id=call.asked.provider_id, name=call.asked.name))
+        visit.add(Message("tool", text + note, provider_id=call.asked.provider_id, name=call.asked.name))
         visit.next_call += 1
     if visit.batch_errors:
         visit.failing_batches += 1
         for error in visit.batch_errors:
             visit.same_errors[error] = visit.same_errors.get(error, 0) + 1
     _end_turn(state, visit)
+
+
+# ---------------------------------------------------------------- guardrails
+
+
+def _judge_started(state: RunState, fact: JudgeStarted) -> None:
+    hold = Hold(fact.hold_input, fact.hold_output, fact.hold_cost)
+    visit = _visit(state)
+    state.account.take(hold)
+    visit.account.take(hold)
+    state.judge_script = fact.script
+
+
+def _judge_answered(state: RunState, fact: JudgeAnswered) -> None:
+    state.tick += 1
+    state.account.settle(fact.input, fact.output, fact.cost)
+    _visit(state).account.settle(fact.input, fact.output, fact.cost)
+    if fact.mark is not None and state.judge_script is not None:
+        state.marks.setdefault(state.judge_script, []).append(fact.mark)
+
+
+def _text_judged(state: RunState, fact: TextJudged) -> None:
+    visit = _visit(state)
+    if fact.verdict == "Refused":
+        visit.violation = fact
+    elif fact.gate == "input":
+        visit.is_input_judged = True
+        if fact.text is not None:
+            _replace_user_text(visit, fact.text)
+    elif fact.gate == "output":
+        visit.judged_answer = fact
+    else:
+        _result_judged(state, visit, fact)
+
+
+def _replace_user_text(visit: Visit, text: str) -> None:
+    """Put a text in the place of the messages that were judged together."""
+    replaced = visit.messages[visit.user_text.start : visit.user_text.stop]
+    message = Message("user", text)
+    visit.messages[visit.user_text.start : visit.user_text.stop] = [message]
+    visit.prompt_bytes += bytes_of(message) - sum(bytes_of(old) for old in replaced)
+    visit.user_text = range(visit.user_text.start, visit.user_text.start + 1)
+    visit.opening -= len(replaced) - 1
+
+
+def _result_judged(state: RunState, visit: Visit, fact: TextJudged) -> None:
+    call = visit.call_ids[fact.id]
+    assert call.finished is not None, "a result is judged that there is not"
+    call.judged = fact
+    writes = call.finished.writes if fact.writes is None else fact.writes
+    if writes:
+        _write(state, writes)
+    _show_results(state, visit)
 
 
 _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
@@ -713,6 +790,9 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     PolicyJudged: _policy_judged,
     CallStarted: _call_started,
     CallFinished: _call_finished,
+    JudgeStarted: _judge_started,
+    JudgeAnswered: _judge_answered,
+    TextJudged: _text_judged,
     StepFinished: _step_finished,
     ParkBegan: _park_began,
     ParkReleased: _park_released,

@@ -39,6 +39,7 @@ from pilothouse_engine.facts import (
     Purpose,
     ReplyRejected,
 )
+from pilothouse_engine.judgements import judge_answer_text, judge_user_text, judged_answer, plan_refusal
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
 from pilothouse_engine.ports import RETRIED_FAILURES
@@ -71,6 +72,8 @@ def plan_agent(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Return what happens next in a visit of an Agent step."""
     visit = state.visit
     assert visit is not None
+    if visit.violation is not None and (refused := plan_refusal(state, inputs)) is not None:
+        return refused
     match visit.stage:
         case "Opening":
             return _plan_opening(catalog, state, inputs)
@@ -96,6 +99,9 @@ def _exit(state: RunState, inputs: Inputs, signal: str, error_type: Cause, messa
 def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     visit = state.visit
     assert visit is not None
+    gates = catalog.gates(visit.step)
+    if gates.problem:
+        return _exit(state, inputs, ERROR, "GuardrailUnresolvable", gates.problem)
     try:
         agent = catalog.agent(visit.step).agent
         if agent.mode == "Completion":
@@ -110,7 +116,7 @@ def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         return _exit(state, inputs, ERROR, "MissingContext", f"a template of step {visit.step}: {error}")
     for path in missing:
         _log.warning("agent.context_missing step=%s path=%s", visit.step, path)
-    return Commit((PromptOpened(inputs.now, messages),))
+    return Commit((PromptOpened(inputs.now, messages, gates.tools is not None),))
 
 
 def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
@@ -132,7 +138,7 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", spent)
     if planned.agent.mode == "Completion":
         attempt = visit.rejections + 1
-        gated = _plan_policy(catalog, state, inputs, planned)
+        gated = _plan_gates(catalog, state, inputs, planned)
         return gated or _plan_call(catalog, state, inputs, "Completion", 0, attempt)
     iteration = visit.replies + 1
     if iteration > limits.max_iterations:
@@ -143,8 +149,13 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     purpose = _purpose(planned, state, limits, iteration)
     if planned.asks_servers and visit.surface is None and purpose not in TOOLS_OFF:
         return ListTools(planned.agent)
-    gated = _plan_policy(catalog, state, inputs, planned)
+    gated = _plan_gates(catalog, state, inputs, planned)
     return gated or _plan_call(catalog, state, inputs, purpose, 0, 1)
+
+
+def _plan_gates(catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep) -> Action | None:
+    """Ask policy for the turn, then the guardrails for the text that is sent first."""
+    return _plan_policy(catalog, state, inputs, planned) or judge_user_text(catalog, state, inputs)
 
 
 def _plan_policy(catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep) -> Action | None:
@@ -361,12 +372,14 @@ def _plan_answer(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     planned = catalog.offer(visit)
     limits = catalog.limits(visit.step, state.limits)
     has_iteration_left = visit.replies < limits.max_iterations and visit.model.purpose in ("Regular", "BudgetWrapUp")
-    text = "".join(visit.parts)
-    if not text.strip():
+    if not visit.answer.strip():
         return _plan_no_text(planned, state, inputs)
     if visit.reply.finish == "Length" and has_iteration_left and visit.continuations < MAX_CONTINUATIONS:
         return Commit((NoteAdded(inputs.now, "Continue", CONTINUE_NOTE),))
-    verdict = judge_answer(planned.agent, visit.step, text)
+    action = judge_answer_text(catalog, state, inputs)
+    if action is not None:
+        return action
+    verdict = judge_answer(planned.agent, visit.step, judged_answer(visit))
     if isinstance(verdict, Accepted):
         return _accept(state, inputs, verdict)
     return _plan_rejected(planned, state, inputs, verdict, has_iteration_left)

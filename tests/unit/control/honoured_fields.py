@@ -23,7 +23,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agent.AgentSpec: {
         "pilothouse_engine.tool_schemas": "description tools",
         "pilothouse_engine.turns": "mode lastIteration retry limits",
-        "pilothouse_engine.catalog": "model mcpServers policy",
+        "pilothouse_engine.catalog": "guardrails model mcpServers policy",
         "pilothouse_engine.prompts": "steering skills system prompt contextInjection",
         "pilothouse_engine.outcome": "outcome",
         "pilothouse_engine.hooks.firings": "hooks",
@@ -48,6 +48,18 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     agent.McpTools: {"pilothouse_engine.mcp_tools": "server allow"},
     agent.Outcome: {"pilothouse_engine.outcome": "enum write format schema map"},
+    agent.Guardrails: {"pilothouse_engine.catalog": "input tools output"},
+    agent.GuardrailCheck: {
+        "pilothouse_api.guardrails": "check jsonSchema regexDeny maxChars piiMask secretMask llmJudge promptInjection "
+        "artifact",
+    },
+    agent.JsonSchemaCheck: {"pilothouse_engine.guardrails.checks.json_schema": "schema"},
+    agent.RegexDeny: {"pilothouse_engine.guardrails.checks.regex_deny": "patterns"},
+    agent.MaxChars: {"pilothouse_engine.guardrails.checks.max_chars": "limit"},
+    agent.PiiMask: {"pilothouse_engine.guardrails.checks.pii_mask": "entities"},
+    agent.LlmJudge: {"pilothouse_engine.guardrails.gates": "criteria onError"},
+    agent.PromptInjection: {"pilothouse_engine.guardrails.checks.prompt_injection": "action"},
+    agent.ArtifactCheck: {"pilothouse_engine.guardrails.gates": "ref"},
     agent.AgentLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
     agentrun.RunLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
     workflow.RunTotals: {"pilothouse_engine.limits": _LIMITS},

@@ -72,6 +72,10 @@ def notifying(*steps: Raw, step: str = "page") -> Raw:
     return a_workflow(agent_step(), *steps, hooks=[{"event": "OnError", "action": "Notify", "notify": {"step": step}}])
 
 
+def gated_by(ref: str) -> Raw:
+    return an_agent(guardrails={"output": [{"check": "Artifact", "artifact": {"ref": ref}}]})
+
+
 def a_schedule(cron: str = "0 7 * * 1-5", zone: str = "Europe/Berlin") -> Raw:
     return a_workflow(trigger={"type": "Schedule", "schedule": {"cron": cron, "timeZone": zone}})
 
@@ -94,6 +98,7 @@ def an_audience(audience: str) -> Raw:
 
 
 A_HOOK = "[{event: AfterTool, action: Notify, notify: {step: page}}]"
+DENIES = '[{{check: RegexDeny, regexDeny: {{patterns: ["{}"]}}}}]'
 SMALL = properties("ticket", additionalProperties=False)
 CALLS_ONE = {"id": "page", "kind": "APICall", "toolOnly": True, "apiCall": {"url": "https://x/{{ step }}"}}
 PRICE = {"inputPerMillionUSD": "1", "outputPerMillionUSD": "2"}
@@ -600,6 +605,35 @@ ROWS = [
         [notifying(CALLS_ONE)],
         "spec.steps[1].id",
         "no hook notifies through it",
+    ),
+    # ---- of guardrails
+    Row(
+        "GuardrailArtifactInvalid",
+        [gated_by("tone@1"), a_config_map("tone", "guardrail", **{"1": "- {check: MaxChars}"})],
+        [gated_by("tone@1"), a_config_map("tone", "guardrail", **{"1": "- {check: MaxChars, maxChars: {limit: 9}}"})],
+        "spec.guardrails.output[0].artifact.ref",
+        "the artifact tone@1 cannot be used: check 0: MaxChars needs maxChars",
+    ),
+    Row(
+        "GuardrailArtifactInvalid",
+        [gated_by("tone@1"), a_config_map("tone", "guardrail", **{"1": DENIES.format("(?=a)")})],
+        [gated_by("tone@1"), a_config_map("tone", "guardrail", **{"1": DENIES.format("(?i)a")})],
+        "spec.guardrails.output[0].artifact.ref",
+        "check 0.regexDeny.patterns.0 of the artifact tone@1: it is no regular expression of RE2",
+    ),
+    Row(
+        "ArtifactUnpinned",
+        [gated_by("tone"), a_config_map("tone", "guardrail", **{"1": DENIES.format("a")})],
+        [gated_by("tone@1"), a_config_map("tone", "guardrail", **{"1": DENIES.format("a")})],
+        "spec.guardrails.output[0].artifact.ref",
+        "write tone@<version>",
+    ),
+    Row(
+        "ArtifactType",
+        [gated_by("tone@1"), a_config_map("tone", "prompt", **{"1": DENIES.format("a")})],
+        [gated_by("tone@1"), a_config_map("tone", "guardrail", **{"1": DENIES.format("a")})],
+        "spec.guardrails.output[0].artifact",
+        "this field takes guardrail",
     ),
     # ---- of hooks
     Row(

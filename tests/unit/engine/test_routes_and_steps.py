@@ -155,7 +155,6 @@ async def test_values_that_would_grow_the_context_past_its_cap_become_pointers()
 @pytest.mark.parametrize(
     "fields",
     [
-        {"guardrails": {"input": [{"check": "SecretMask", "secretMask": {}}]}},
         {"tools": [function_tool("lookup", background=True)]},
         {"tools": [{"name": "other", "description": "x", "agentRef": {"name": "a"}}]},
     ],

@@ -6,6 +6,7 @@ from typing import Any
 from pilothouse_control.validation.agents import AGENT_CHECKS
 from pilothouse_control.validation.context import CONTEXT_CHECKS
 from pilothouse_control.validation.graph import GRAPH_CHECKS
+from pilothouse_control.validation.guardrails import GUARDRAIL_CHECKS
 from pilothouse_control.validation.hooks import HOOK_ARTIFACT, HOOK_CHECKS
 from pilothouse_control.validation.mcp import MCP_AGENT_CHECKS, MCP_SPEC_CHECKS
 from pilothouse_control.validation.pods import POD_CHECKS
@@ -17,7 +18,14 @@ from pilothouse_control.validation.supervisors import SUPERVISOR_CHECKS
 from pilothouse_control.validation.unsupported import NOT_SUPPORTED
 from pilothouse_control.validation.workflows import WORKFLOW_CHECKS
 
-CHECKS_OF_SPECS = (NOT_SUPPORTED, *SPEC_CHECKS, *MCP_SPEC_CHECKS, *RESOURCE_CHECKS, HOOK_ARTIFACT)
+CHECKS_OF_SPECS = (
+    NOT_SUPPORTED,
+    *SPEC_CHECKS,
+    *MCP_SPEC_CHECKS,
+    *GUARDRAIL_CHECKS,
+    *RESOURCE_CHECKS,
+    HOOK_ARTIFACT,
+)
 CHECKS_OF_AGENTS = (*AGENT_CHECKS, *MCP_AGENT_CHECKS)
 CHECKS_OF_WORKFLOWS = (
     *WORKFLOW_CHECKS,

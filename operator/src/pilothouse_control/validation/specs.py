@@ -75,7 +75,7 @@ def judge_unpinned_artifact(scene: Scene, subject: SpecSubject) -> Iterator[Prob
     for site in text_sites(subject.spec, subject.path):
         if site.source.artifact is not None and "@" not in site.source.artifact:
             what = f"the version of {site.source.artifact} is not pinned: each run takes the newest one"
-            yield Problem((*site.path, "artifact"), what, f"write {site.source.artifact}@<version>")
+            yield Problem((*site.path, site.artifact_field), what, f"write {site.source.artifact}@<version>")
 
 
 def _templates(node: Model) -> Iterator[tuple[FieldPath, Any]]:

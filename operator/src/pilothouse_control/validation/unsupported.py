@@ -28,7 +28,6 @@ class Unsupported:
 
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported(AgentSpec, "guardrails"),
     Unsupported(AgentSpec, "recovery"),
     Unsupported(Tool, "agentRef", hint="use a step or an inlineStep"),
     Unsupported(Tool, "background", frozenset({True})),

@@ -9,13 +9,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
+from pilothouse_api.guardrails import PARAMETERS, CheckTextError, parameter_problem, parse_checks
 from pilothouse_api.plan import IntegrityError
-from pilothouse_api.v1alpha1.agent import ArtifactCheck, GuardrailCheck, LlmJudge, PromptInjection, SecretMask
+from pilothouse_api.v1alpha1.agent import ArtifactCheck, GuardrailCheck, LlmJudge, PiiMask, PromptInjection, SecretMask
 from pilothouse_api.v1alpha1.base import Model
 from pilothouse_api.v1alpha1.common import TextSource
-from pilothouse_engine.guardrails.registry import CHECKS, PARAMS
+from pilothouse_engine.guardrails.detectors.secrets import find_secrets
+from pilothouse_engine.guardrails.masks import DETECTORS, Detector, mask_ends
+from pilothouse_engine.guardrails.registry import CHECKS
 from pilothouse_engine.guardrails.verdicts import (
     Allow,
     CheckVerdict,
@@ -32,7 +33,6 @@ from pilothouse_engine.guardrails.verdicts import (
 
 MAX_CHECKS = 64
 """Checks of one gate, those of its artifacts counted."""
-MAX_ARTIFACT_CHARS = 65_536
 MAX_SUBJECT_CHARS = 2_000_000
 MAX_REASON_CHARS = 500
 LARGE_CHARS = 32_768
@@ -58,6 +58,21 @@ class Unresolvable:
 
 
 PlannedGate = tuple[PlannedCheck, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The checks of one gate and what follows from them."""
+
+    checks: PlannedGate
+    has_judge: bool
+    detectors: tuple[Detector, ...]
+
+    def part(self, text: str, start: int, end: int) -> str:
+        """Return a stretch of a text, without halves of what the masks of this gate would have found in the whole."""
+        return mask_ends(text, start, end, self.detectors) if self.detectors else text[start:end]
+
+
 TextOf = Callable[[TextSource], str]
 """Returns a text of the plan; raises IntegrityError."""
 Judge = Callable[[PlannedCheck, str], Awaitable[JudgeVerdict]]
@@ -66,6 +81,17 @@ Judge = Callable[[PlannedCheck, str], Awaitable[JudgeVerdict]]
 
 class _CannotPlan(Exception):
     pass
+
+
+def build_gate(checks: PlannedGate) -> Gate:
+    """Return a gate of planned checks."""
+    found: dict[Detector, None] = {}
+    for check in checks:
+        if isinstance(check.params, PiiMask):
+            found |= dict.fromkeys(DETECTORS[entity] for entity in check.params.entities)
+        elif isinstance(check.params, SecretMask):
+            found[find_secrets] = None
+    return Gate(checks, any(check.check == "LlmJudge" for check in checks), tuple(found))
 
 
 def plan_gate(gate: Sequence[GuardrailCheck], text_of: TextOf) -> PlannedGate | Unresolvable:
@@ -87,68 +113,31 @@ def plan_gate(gate: Sequence[GuardrailCheck], text_of: TextOf) -> PlannedGate | 
 
 
 def _plan_check(check: GuardrailCheck, text_of: TextOf, artifact: str) -> PlannedCheck:
-    place = f" of artifact {artifact}" if artifact else ""
-    params = getattr(check, PARAMS[check.check])
+    if (problem := parameter_problem(check)) is not None:
+        raise _CannotPlan(problem)
+    params = getattr(check, PARAMETERS[check.check])
     if params is None:
-        model = GuardrailCheck.model_fields[PARAMS[check.check]]
-        params = _parameterless(check.check)
-        if params is None:
-            raise _CannotPlan(f"check {check.check}{place} needs {model.alias}")
+        params = SecretMask() if check.check == "SecretMask" else PromptInjection()
     criteria = ""
     if isinstance(params, LlmJudge):
         try:
             criteria = text_of(params.criteria)
         except IntegrityError as error:
-            raise _CannotPlan(f"the criteria of LlmJudge{place} cannot be read: {error}") from None
+            raise _CannotPlan(f"the criteria of LlmJudge cannot be read: {error}") from None
     return PlannedCheck(check.check, params, artifact, criteria)
-
-
-def _parameterless(check: str) -> Model | None:
-    """Return the parameters of a check that may be written without any."""
-    return {"SecretMask": SecretMask(), "PromptInjection": PromptInjection()}.get(check)
 
 
 def _plan_artifact(check: GuardrailCheck, text_of: TextOf) -> list[PlannedCheck]:
     if not isinstance(check.artifact, ArtifactCheck):
-        raise _CannotPlan("check Artifact needs artifact")
+        raise _CannotPlan("Artifact needs artifact")
     ref = check.artifact.ref
     try:
-        text = text_of(TextSource(artifact=ref))
+        checks = parse_checks(text_of(TextSource(artifact=ref)))
     except IntegrityError as error:
         raise _CannotPlan(f"artifact {ref} cannot be read: {error}") from None
-    planned = []
-    for index, raw in enumerate(_parse_artifact(ref, text)):
-        try:
-            inner = GuardrailCheck.model_validate(raw)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise _CannotPlan(f"check {index} of artifact {ref} is no check: {place}: {first['msg']}") from None
-        if inner.check == "Artifact":
-            raise _CannotPlan(f"check {index} of artifact {ref} names an artifact; write the checks themselves")
-        planned.append(_plan_check(inner, text_of, ref))
-    return planned
-
-
-def _parse_artifact(ref: str, text: str) -> list[object]:
-    """Return the entries of an artifact of type guardrail: YAML, a list of checks as they stand in a gate."""
-    import yaml
-
-    if len(text) > MAX_ARTIFACT_CHARS:
-        raise _CannotPlan(f"artifact {ref} has {len(text)} characters; the limit is {MAX_ARTIFACT_CHARS}")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
-            raise _CannotPlan(f"artifact {ref} uses YAML aliases; write what they stand for")
-        entries = yaml.load(text, Loader=loader)  # a SafeLoader either way
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark is not None else ""
-        raise _CannotPlan(f"artifact {ref} is no YAML: {problem}{where}") from None
-    if not isinstance(entries, list) or not entries:
-        raise _CannotPlan(f"artifact {ref} is not a list of checks")
-    return entries
+    except CheckTextError as error:
+        raise _CannotPlan(f"artifact {ref} cannot be used: {error}") from None
+    return [_plan_check(inner, text_of, ref) for inner in checks]
 
 
 async def run_gate(checks: PlannedGate, subject: str, judge: Judge | None) -> GateResult:
@@ -156,25 +145,75 @@ async def run_gate(checks: PlannedGate, subject: str, judge: Judge | None) -> Ga
 
     `judge` may be None where no check is an LlmJudge. A check that raises refuses.
     """
-    text, tokens = subject, 0
-    notes: list[str] = []
+    passage = _Passage(subject)
     for check in checks:
         verdict: CheckVerdict
         if check.check == "LlmJudge":
-            verdict, used, note = await _ask(check, text, judge)
-            tokens += used
+            answer = await judge(check, passage.text) if judge is not None else _UNASKED
+            verdict = passage.hear(check, answer)
+        elif len(passage.text) > LARGE_CHARS:
+            verdict = await asyncio.to_thread(_evaluate, check, passage.text)
         else:
-            is_large = len(text) > LARGE_CHARS
-            verdict = await asyncio.to_thread(_evaluate, check, text) if is_large else _evaluate(check, text)
-            note = ""
+            verdict = _evaluate(check, passage.text)
+        if not passage.take(check, verdict):
+            break
+    return passage.result()
+
+
+def run_pure(checks: PlannedGate, subject: str) -> GateResult:
+    """Return what comes of a text at once; an LlmJudge is not asked, which counts as one that gave no verdict."""
+    passage = _Passage(subject)
+    for check in checks:
+        is_judge = check.check == "LlmJudge"
+        verdict = passage.hear(check, _UNASKED) if is_judge else _evaluate(check, passage.text)
+        if not passage.take(check, verdict):
+            break
+    return passage.result()
+
+
+_UNASKED = JudgeFailed("there is no judge to ask")
+
+
+class _Passage:
+    """One text on its way through a gate."""
+
+    __slots__ = ("notes", "refused", "text", "tokens")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = 0
+        self.notes: list[str] = []
+        self.refused: Refused | None = None
+
+    def take(self, check: PlannedCheck, verdict: CheckVerdict) -> bool:
+        """Note what a check says; False where the text goes no further."""
         if isinstance(verdict, Refuse):
-            reason = verdict.reason[:MAX_REASON_CHARS]
-            return GateResult(Refused(check.artifact, check.check, reason), tokens)
+            self.refused = Refused(check.artifact, check.check, verdict.reason[:MAX_REASON_CHARS])
+            return False
         if isinstance(verdict, Rewrite):
-            text, note = verdict.text, verdict.note
-        if note:
-            notes.append(f"{check.check}: {note}")
-    return GateResult(Passed(text, tuple(notes)), tokens)
+            self.text = verdict.text
+            self.notes.append(f"{check.check}: {verdict.note}")
+        return True
+
+    def hear(self, check: PlannedCheck, answer: JudgeVerdict) -> Allow | Refuse:
+        """Return what a judge's answer means; one that gives no verdict is noted or refuses, as onError says."""
+        assert isinstance(check.params, LlmJudge)
+        self.tokens += answer.tokens
+        match answer:
+            case JudgeHolds():
+                return Allow()
+            case JudgeViolated():
+                return Refuse("the judge found that the criteria do not hold")
+            case JudgeFailed(message):
+                why = f"the judge gave no verdict ({message[:MAX_REASON_CHARS]}), and llmJudge.onError is"
+                if check.params.on_error == "Violation":
+                    return Refuse(f"{why} Violation")
+                self.notes.append(f"{check.check}: {why} Ignore")
+                return Allow()
+
+    def result(self) -> GateResult:
+        """Return what came of it."""
+        return GateResult(self.refused or Passed(self.text, tuple(self.notes)), self.tokens)
 
 
 def _evaluate(check: PlannedCheck, text: str) -> CheckVerdict:
@@ -185,22 +224,3 @@ def _evaluate(check: PlannedCheck, text: str) -> CheckVerdict:
     except Exception as error:  # engine.md §4: a check that throws refuses; what it threw is logged, never the text
         _log.error("agent.guardrail_failed check=%s error=%s", check.check, type(error).__name__)
         return Refuse(f"the check failed ({type(error).__name__})")
-
-
-async def _ask(check: PlannedCheck, text: str, judge: Judge | None) -> tuple[Allow | Refuse, int, str]:
-    """Ask the judge; one that gives no verdict is noted or refuses, as onError says."""
-    if judge is None:
-        answer: JudgeVerdict = JudgeFailed("there is no judge to ask")
-    else:
-        answer = await judge(check, text)
-    match answer:
-        case JudgeHolds(tokens):
-            return Allow(), tokens, ""
-        case JudgeViolated(reason, tokens):
-            return Refuse(f"the judge found a violation: {reason}"), tokens, ""
-        case JudgeFailed(message, tokens):
-            assert isinstance(check.params, LlmJudge)
-            message = message[:MAX_REASON_CHARS]
-            if check.params.on_error == "Violation":
-                return Refuse(f"the judge gave no verdict ({message}), and llmJudge.onError is Violation"), tokens, ""
-            return Allow(), tokens, f"the judge gave no verdict ({message}), and llmJudge.onError is Ignore"

@@ -9,6 +9,8 @@ from pilothouse_engine.strict_json import JsonError, parse_json, printable
 
 MAX_OUTPUT_TOKENS = 256
 """What a judge's answer may take."""
+TIMEOUT_SECONDS = 30.0
+"""How long it is waited for."""
 _MAX_REASON_CHARS = 300
 
 _SYSTEM = (
@@ -30,8 +32,8 @@ def read_judge_answer(answer: str, tokens: int) -> JudgeVerdict:
     """Return what the judge said; an answer in any other form is no verdict."""
     try:
         said = parse_json(strip_fence(answer))
-    except JsonError as error:
-        return JudgeFailed(f"the judge's answer is not valid JSON ({error})", tokens)
+    except JsonError:  # what is wrong with it would quote it, and with it perhaps the text
+        return JudgeFailed("the judge's answer is not valid JSON", tokens)
     if not isinstance(said, dict) or not isinstance(said.get("holds"), bool):
         return JudgeFailed("the judge's answer does not say holds: true or false", tokens)
     if said["holds"]:

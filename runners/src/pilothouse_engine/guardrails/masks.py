@@ -23,6 +23,11 @@ ENTITIES: tuple[Entity, ...] = ("Email", "CreditCard", "Phone", "Iban")
 LONGEST_SHOWN = 200
 """Longest string that `mask_value` shows (api.md, what is masked)."""
 
+_LONGEST_SECRET = 12_288
+_LONGEST_PERSONAL = 512
+"""How far around a cut is looked for what it splits."""
+_CUT_REACH = 256
+"""How far from a cut something may stand that is not found any more: what announces it is on the other side."""
 _LONGEST_READ = 16_384
 _MOST_PASSES = 8
 
@@ -81,6 +86,46 @@ def _mask_once(text: str, detectors: tuple[Detector, ...]) -> Masked:
         done = finding.end
     pieces.append(text[done:])
     return Masked("".join(pieces), Counter(finding.kind for finding in findings))
+
+
+def mask_ends(text: str, start: int, end: int, detectors: Iterable[Detector]) -> str:
+    """Return `text[start:end]`; what is found beside the rest of the text and not in the stretch alone is masked.
+
+    Half a card, and a password whose name was cut off, are found by nobody who judges the stretch. A limit: what
+    begins further before a cut than is looked, as a private key of more than 16,384 bits may.
+    """
+    lost = [
+        finding
+        for cut in (start, end)
+        if 0 < cut < len(text)
+        for find in detectors
+        for finding in _lost_at(text, cut, start, end, find)
+    ]
+    pieces, done = [], start
+    for finding in _merged(sorted(lost, key=lambda f: (f.start, -f.end))):
+        pieces += [text[done : finding.start], f"[{finding.kind}]"]
+        done = finding.end
+    return "".join([*pieces, text[done:end]])
+
+
+def _lost_at(text: str, cut: int, start: int, end: int, find: Detector) -> Iterator[Finding]:
+    """Yield what is found around a cut and not on the stretch's side of it alone, as far as it is in the stretch."""
+    margin = _LONGEST_SECRET if find is find_secrets else _LONGEST_PERSONAL
+    low, high = max(0, cut - margin), min(len(text), cut + margin)
+    alone_low, alone_high = (cut, min(end, high)) if cut == start else (max(start, low), cut)
+    alone: list[Finding] | None = None
+    for finding in _find_in(text, low, high, find):
+        first, last = max(finding.start, start), min(finding.end, end)
+        if first >= last or finding.start >= cut + _CUT_REACH or finding.end <= cut - _CUT_REACH:
+            continue
+        if alone is None:
+            alone = list(_find_in(text, alone_low, alone_high, find))
+        if not any(own.start <= first and last <= own.end for own in alone):
+            yield Finding(first, last, finding.kind)
+
+
+def _find_in(text: str, low: int, high: int, find: Detector) -> Iterator[Finding]:
+    return (Finding(low + f.start, low + f.end, f.kind) for f in find(View(text[low:high])))
 
 
 def mask_pii(text: str, entities: Iterable[Entity] = ENTITIES) -> str:

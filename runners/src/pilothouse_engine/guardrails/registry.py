@@ -27,15 +27,3 @@ CHECKS: Mapping[str, Evaluate] = {
 
 RESOLVED_BY_GATE: frozenset[str] = frozenset({"LlmJudge", "Artifact"})
 """LlmJudge asks a model, Artifact stands for the checks that it holds."""
-
-PARAMS: Mapping[str, str] = {
-    "JsonSchema": "json_schema",
-    "RegexDeny": "regex_deny",
-    "MaxChars": "max_chars",
-    "PiiMask": "pii_mask",
-    "SecretMask": "secret_mask",
-    "LlmJudge": "llm_judge",
-    "PromptInjection": "prompt_injection",
-    "Artifact": "artifact",
-}
-"""The attribute of GuardrailCheck that holds the parameters."""

@@ -5,11 +5,12 @@ from typing import get_args
 
 import pytest
 
+from pilothouse_api.guardrails import PARAMETERS
 from pilothouse_api.v1alpha1.agent import GuardrailCheck, JsonSchemaCheck, MaxChars, PiiMask, RegexDeny
 from pilothouse_api.v1alpha1.base import Model
 from pilothouse_engine.guardrails.checks import json_schema, max_chars, regex_deny
 from pilothouse_engine.guardrails.masks import ENTITIES
-from pilothouse_engine.guardrails.registry import CHECKS, PARAMS, RESOLVED_BY_GATE
+from pilothouse_engine.guardrails.registry import CHECKS, RESOLVED_BY_GATE
 from pilothouse_engine.guardrails.verdicts import Allow, Refuse
 
 ENUM = set(get_args(GuardrailCheck.model_fields["check"].annotation))
@@ -18,8 +19,8 @@ ENUM = set(get_args(GuardrailCheck.model_fields["check"].annotation))
 def test_every_check_of_the_model_has_a_function_or_is_resolved_by_the_gate() -> None:
     assert set(CHECKS) | RESOLVED_BY_GATE == ENUM
     assert not set(CHECKS) & RESOLVED_BY_GATE
-    assert set(PARAMS) == ENUM
-    assert all(PARAMS[check] in GuardrailCheck.model_fields for check in ENUM)
+    assert set(PARAMETERS) == ENUM
+    assert all(PARAMETERS[check] in GuardrailCheck.model_fields for check in ENUM)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ SCHEMA = {"type": "object", "required": ["answer"], "properties": {"answer": {"t
     [
         ('{"answer": "x"}', None),
         ('```json\n{"answer": "x"}\n```', None),
-        ('{"answer": 1}', "the text does not fit jsonSchema.schema: answer: 1 is not of type"),
+        ('{"answer": 1}', "the text does not fit jsonSchema.schema: properties/answer/type"),
         ("answer", "the text is not valid JSON"),
         ('{"answer": "x", "answer": "y"}', "the text is not valid JSON"),
         ('{"answer": NaN}', "the text is not valid JSON"),
@@ -125,7 +126,7 @@ def test_a_megabyte_of_anything_is_judged_in_linear_time(text: str) -> None:
         "JsonSchema": JsonSchemaCheck(schema_={"type": "object"}),
     }
     for check, evaluate in CHECKS.items():
-        given = params.get(check) or GuardrailCheck.model_fields[PARAMS[check]].annotation.__args__[0]()  # type: ignore[union-attr]
+        given = params.get(check) or GuardrailCheck.model_fields[PARAMETERS[check]].annotation.__args__[0]()  # type: ignore[union-attr]
         began = time.process_time()
         evaluate(text, given)
         seconds = time.process_time() - began

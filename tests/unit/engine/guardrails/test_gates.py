@@ -93,29 +93,30 @@ def test_the_criteria_of_a_judge_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("artifact", "want"),
     [
-        ("", "artifact tone@1 is not a list of checks"),
-        ("check: MaxChars", "artifact tone@1 is not a list of checks"),
-        ("- [", "artifact tone@1 is no YAML"),
-        ("- 1", "check 0 of artifact tone@1 is no check"),
-        ("- {check: Nonsense}", "check 0 of artifact tone@1 is no check: check"),
-        ("- {check: MaxChars}", "check MaxChars of artifact tone@1 needs maxChars"),
-        ("- {check: MaxChars, maxChars: {limit: 0}}", "check 0 of artifact tone@1 is no check: maxChars.limit"),
-        ("- &a {check: SecretMask}\n- *a", "artifact tone@1 uses YAML aliases"),
-        ("- {check: Artifact, artifact: {ref: tone@1}}", "check 0 of artifact tone@1 names an artifact"),
+        ("", "it is not a list of checks"),
+        ("check: MaxChars", "it is not a list of checks"),
+        ("- [", "it is no YAML"),
+        ("- 1", "check 0: "),
+        ("- {check: Nonsense}", "check 0.check: "),
+        ("- {check: MaxChars}", "check 0: MaxChars needs maxChars"),
+        ("- {check: MaxChars, maxChars: {limit: 0}}", "check 0.maxChars.limit: "),
+        ("- {check: SecretMask, maxChars: {limit: 9}}", "check 0: SecretMask takes no maxChars"),
+        ("- &a {check: SecretMask}\n- *a", "it uses YAML aliases"),
+        ("- {check: Artifact, artifact: {ref: tone@1}}", "check 0 names an artifact"),
         (
             "- {check: LlmJudge, llmJudge: {criteria: {artifact: gone@1}}}",
-            "the criteria of LlmJudge of artifact tone@1",
+            "check 0: llmJudge.criteria names a text elsewhere; write it inline",
         ),
-        ("- {check: SecretMask}\n" * 65, "the gate has 65 checks"),
-        ("#" * 70_000, "artifact tone@1 has 70000 characters"),
-        ("[" * 5_000, "artifact tone@1 is no YAML"),
-        ("- !!python/object/apply:os.getcwd []", "artifact tone@1 is no YAML"),
-        ("\x00", "artifact tone@1 is no YAML"),
+        ("- {check: SecretMask}\n" * 65, "it has 65 checks; the limit is 64"),
+        ("#" * 70_000, "it has 70000 characters"),
+        ("[" * 5_000, "it is no YAML"),
+        ("- !!python/object/apply:os.getcwd []", "it is no YAML"),
+        ("\x00", "it is no YAML"),
     ],
 )
 def test_an_artifact_that_cannot_be_used_is_a_value_that_says_why(artifact: str, want: str) -> None:
     got = plan_gate(gate(TONE_REF), texts(tone=artifact))
-    assert isinstance(got, Unresolvable) and got.message.startswith(want)
+    assert isinstance(got, Unresolvable) and got.message.startswith(f"artifact tone@1 cannot be used: {want}")
 
 
 def test_a_missing_or_changed_artifact_is_a_value_too() -> None:
@@ -207,7 +208,11 @@ def answers(*verdicts: JudgeVerdict) -> tuple[gates.Judge, list[tuple[str, str]]
     ("answer", "on_error", "want"),
     [
         (JudgeHolds(7), "Ignore", Passed("text")),
-        (JudgeViolated("it is rude", 7), "Ignore", Refused("", "LlmJudge", "the judge found a violation: it is rude")),
+        (
+            JudgeViolated("it is rude", 7),
+            "Ignore",
+            Refused("", "LlmJudge", "the judge found that the criteria do not hold"),
+        ),
         (
             JudgeFailed("no answer within 30 s", 7),
             "Ignore",
@@ -266,7 +271,7 @@ def test_the_text_cannot_close_the_delimiters_of_the_question() -> None:
         ('{"holds": false}', JudgeViolated("no reason was given", 5)),
         ('{"holds": "true"}', JudgeFailed("the judge's answer does not say holds: true or false", 5)),
         ("[]", JudgeFailed("the judge's answer does not say holds: true or false", 5)),
-        ("yes", JudgeFailed("the judge's answer is not valid JSON (Expecting value at line 1, column 1)", 5)),
+        ("yes", JudgeFailed("the judge's answer is not valid JSON", 5)),
     ],
 )
 def test_an_answer_in_any_other_form_is_no_verdict(answer: str, want: JudgeVerdict) -> None:

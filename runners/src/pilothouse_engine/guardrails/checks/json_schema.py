@@ -11,10 +11,10 @@ def evaluate(subject: str, params: JsonSchemaCheck) -> CheckVerdict:
     """Refuse a text that is no JSON (a code fence around it is taken off) or does not fit the schema."""
     try:
         value = parse_json(strip_fence(subject))
-    except JsonError as error:
-        return Refuse(f"the text is not valid JSON ({error})")
+    except JsonError:  # what is wrong with it would quote it
+        return Refuse("the text is not valid JSON")
     try:
-        problems = compile_schema(params.schema_).problems(value)
+        rules = compile_schema(params.schema_).broken_rules(value)
     except SchemaError as error:
         return Refuse(f"jsonSchema.schema is no JSON Schema ({error})")
-    return Refuse("the text does not fit jsonSchema.schema: " + "; ".join(problems)) if problems else Allow()
+    return Refuse("the text does not fit jsonSchema.schema: " + ", ".join(rules)) if rules else Allow()

@@ -1,0 +1,210 @@
+"""Performing of a gate in the loop: what is judged, what a judge is asked and may cost, the facts that come of it.
+
+Where gates stand in a turn, and what follows from a refusal, is `pilothouse_engine.judgements`.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from pilothouse_api.plan import IntegrityError
+from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_engine.account import Charge, DoesNotFit, Hold, charge, reserve
+from pilothouse_engine.actions import JudgeText
+from pilothouse_engine.alarms import Cut
+from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.facts import Facts, JudgeAnswered, JudgeStarted, TextJudged
+from pilothouse_engine.guardrails.gates import LARGE_CHARS, Gate, PlannedCheck, run_gate, run_pure
+from pilothouse_engine.guardrails.judges import (
+    MAX_OUTPUT_TOKENS,
+    TIMEOUT_SECONDS,
+    build_judge_messages,
+    read_judge_answer,
+)
+from pilothouse_engine.guardrails.verdicts import GateResult, JudgeFailed, JudgeHolds, JudgeVerdict, Passed, Refused
+from pilothouse_engine.ports import Model, ModelFailure, ModelReply, ModelRequest
+from pilothouse_engine.results import compact, shown_result
+from pilothouse_engine.state import RunState, bytes_of
+from pilothouse_engine.strict_json import JsonError, parse_json
+
+T = TypeVar("T")
+
+TRANSFORMS = frozenset({"PiiMask", "SecretMask", "PromptInjection"})
+"""Checks whose text goes on instead."""
+
+
+class Bound(Protocol):
+    """Ends work by a deadline, or at once where the attempt lets go."""
+
+    async def __call__(self, work: Coroutine[Any, Any, T], seconds: float | None) -> T | Cut:
+        """Return what the work returns, or why it was cut short."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the loop lends to a gate."""
+
+    catalog: Catalog
+    state: RunState
+    model: Model
+    bound: Bound
+    now: Callable[[], float]
+    remaining: Callable[[float], float]
+    commit: Callable[[Facts], None]
+    flush: Callable[[], Awaitable[None]]
+
+
+class _Interrupted(Exception):
+    """The attempt lets go while a judge is asked: nothing is decided, and the next attempt asks again."""
+
+
+async def judge_text(action: JudgeText, desk: Desk) -> None:
+    """Judge a text and commit the verdict; nothing is committed where the attempt lets go meanwhile."""
+    plain, _ = shown_result(action.id, action.text, action.cut_at)
+    is_cut = len(plain) != len(action.text)
+    subject = shown_result(action.id, action.text, action.cut_at, action.planned.part)[0] if is_cut else plain
+    try:
+        result = await _run(action, desk, subject)
+        writes = None
+        if action.writes and isinstance(result.verdict, Passed) and (is_cut or result.verdict.text != plain):
+            result, writes = await _judge_writes(action, desk, result)
+    except _Interrupted:
+        return
+    desk.commit((_verdict(action, desk.now(), plain, subject, result.verdict, writes),))
+
+
+def _verdict(
+    action: JudgeText, now: float, plain: str, subject: str, verdict: Passed | Refused, writes: Mapping[str, Any] | None
+) -> TextJudged:
+    if isinstance(verdict, Refused):
+        return TextJudged(
+            now,
+            action.gate,
+            action.id,
+            "Refused",
+            artifact=verdict.artifact,
+            check=verdict.check,
+            reason=verdict.reason,
+        )
+    notes = verdict.notes
+    if subject != plain:
+        mask = next(check.check for check in action.planned.checks if check.check in TRANSFORMS)
+        notes = (f"{mask}: masked what a cut had split", *notes)
+    checks = dict.fromkeys(note.partition(":")[0] for note in notes)
+    text = None if verdict.text == plain else verdict.text
+    return TextJudged(now, action.gate, action.id, "Passed", text, notes, check=", ".join(checks), writes=writes)
+
+
+async def _run(action: JudgeText, desk: Desk, subject: str) -> GateResult:
+    gate = action.planned
+    if not gate.has_judge and len(subject) <= LARGE_CHARS:
+        return run_pure(gate.checks, subject)
+    await desk.flush()  # what is judged must not be lost while it is waited for
+    return await run_gate(gate.checks, subject, partial(_ask, action, desk))
+
+
+# ---------------------------------------------------------------- what a call merges
+
+
+async def _judge_writes(
+    action: JudgeText, desk: Desk, shown: GateResult
+) -> tuple[GateResult, Mapping[str, Any] | None]:
+    """Judge what a call would merge where the model is shown something else: its result was cut, or rewritten.
+
+    A check sees the result whole, in the form in which the model would. Returns what stands instead of the writes,
+    None where they stay.
+    """
+    assert action.writes is not None
+    whole = compact({"signal": action.signal, "output": action.writes})
+    result = await _run(action, desk, whole)
+    if isinstance(result.verdict, Refused):
+        return result, None
+    if result.verdict.text == whole:
+        return shown, None
+    try:
+        value = parse_json(result.verdict.text)
+    except JsonError:
+        value = None
+    if isinstance(value, dict) and isinstance(value.get("output"), dict):
+        return shown, value["output"]
+    return shown, _transform_each(action.planned, action.writes)
+
+
+def _transform_each(gate: Gate, writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return writes with each value transformed by itself, as a text where it is no JSON any more (wrapped).
+
+    Where that changes nothing, what was found spans several values: then nothing is merged.
+    """
+    checks = tuple(check for check in gate.checks if check.check in TRANSFORMS)
+    changed: dict[str, Any] = {}
+    for key, value in writes.items():
+        name, given = run_pure(checks, key).verdict, value if isinstance(value, str) else compact(value)
+        got = run_pure(checks, given).verdict
+        if isinstance(name, Passed) and isinstance(got, Passed):
+            changed[name.text] = value if got.text == given else got.text
+    return {} if changed == writes else changed
+
+
+# ---------------------------------------------------------------- judges
+
+
+async def _ask(action: JudgeText, desk: Desk, check: PlannedCheck, text: str) -> JudgeVerdict:
+    """Ask the step's own model, within what is left of every budget; any failure is a JudgeFailed."""
+    catalog, state, visit = desk.catalog, desk.state, desk.state.visit
+    assert visit is not None
+    endpoint = _judge_endpoint(catalog.agent(visit.step).endpoints[0])
+    messages = build_judge_messages(check.criteria, text)
+    price = catalog.price(visit.step, 0)
+    remaining = catalog.limits(visit.step, state.limits).remaining(state.account, visit.account)
+    hold = reserve(sum(map(bytes_of, messages)), endpoint.max_output_tokens or MAX_OUTPUT_TOKENS, price, remaining)
+    if isinstance(hold, DoesNotFit):
+        return JudgeFailed(f"no budget has room for it: {hold.message}")
+    try:
+        script = catalog.text(endpoint.script) if endpoint.script is not None else None
+    except IntegrityError as error:
+        return JudgeFailed(str(error))
+    key = catalog.script_key(endpoint)
+    started = JudgeStarted(desk.now(), action.gate, action.id, hold.input, hold.output, hold.cost, key)
+    desk.commit((started,))
+    await desk.flush()
+    marks = tuple(state.marks.get(key, ())) if key is not None else ()
+    request = ModelRequest(endpoint, messages, (), visit.step, state.next_turn, script, marks)
+    outcome = await desk.bound(desk.model.call(request), min(TIMEOUT_SECONDS, desk.remaining(desk.now())))
+    if outcome is Cut.INTERRUPTED:
+        raise _Interrupted
+    if isinstance(outcome, Cut):
+        outcome = ModelFailure("Timeout", f"no answer within {TIMEOUT_SECONDS:g} s")
+    verdict, taken = _read(outcome, hold, desk)
+    desk.commit((_answered(desk.now(), outcome, verdict, taken),))
+    return verdict
+
+
+def _judge_endpoint(endpoint: ModelEndpoint) -> ModelEndpoint:
+    """Return the endpoint with the bounds of a judge's answer."""
+    longest = min(endpoint.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
+    seconds = min(endpoint.timeout_seconds, int(TIMEOUT_SECONDS))
+    return endpoint.model_copy(update={"max_output_tokens": longest, "timeout_seconds": seconds})
+
+
+def _read(outcome: ModelReply | ModelFailure, hold: Hold, desk: Desk) -> tuple[JudgeVerdict, Charge]:
+    visit = desk.state.visit
+    assert visit is not None
+    if isinstance(outcome, ModelFailure):
+        may_be_billed = outcome.sent or outcome.kind in ("Timeout", "Garbage")
+        taken = Charge(hold.input, hold.output, hold.cost, False) if may_be_billed else Charge(0, 0, 0, False)
+        return JudgeFailed(f"{outcome.kind}: {outcome.message}", taken.input + taken.output), taken
+    taken = charge(hold, outcome.usage, desk.catalog.price(visit.step, 0))
+    return read_judge_answer(outcome.text, taken.input + taken.output), taken
+
+
+def _answered(now: float, outcome: ModelReply | ModelFailure, verdict: JudgeVerdict, taken: Charge) -> JudgeAnswered:
+    mark = outcome.mark
+    match verdict:
+        case JudgeHolds():
+            return JudgeAnswered(now, "Holds", "", taken.input, taken.output, taken.cost, mark)
+        case JudgeFailed(message):
+            return JudgeAnswered(now, "Failed", message, taken.input, taken.output, taken.cost, mark)
+        case _:
+            return JudgeAnswered(now, "Violated", verdict.reason, taken.input, taken.output, taken.cost, mark)

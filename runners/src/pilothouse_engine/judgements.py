@@ -1,0 +1,118 @@
+"""Where guardrails stand in a turn, and what follows from what they say (engine.md §1, §3 and §4). Pure.
+
+Judging a text is performed by `guardrails.judging`, which nothing here imports: most runs have no guardrail.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pilothouse_api.signals import ABORTED, GUARDRAIL_VIOLATION
+from pilothouse_engine.actions import Action, Commit, Inputs, JudgeText
+from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.control import check_control, plan_interruption
+from pilothouse_engine.endings import plan_exit
+from pilothouse_engine.facts import Fact, RunEnded, StepFinished
+from pilothouse_engine.state import RunState, Visit
+
+
+def plan_refusal(state: RunState, inputs: Inputs) -> Action | None:
+    """End the step where a gate has refused a text."""
+    refused = state.visit.violation if state.visit is not None else None
+    if refused is None:
+        return None
+    check = f"{refused.check} of artifact {refused.artifact}" if refused.artifact else refused.check
+    message = f"guardrails.{refused.gate}, {check}: {refused.reason}"
+    return Commit(plan_exit(state, inputs.now, GUARDRAIL_VIOLATION, "GuardrailViolation", message))
+
+
+def judge_user_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
+    """Have the user text of a visit judged before it is first sent."""
+    visit = _visit(state)
+    gate = catalog.gates(visit.step).input
+    if gate is None or visit.is_input_judged:
+        return None
+    text = "\n\n".join(visit.messages[index].text for index in visit.user_text)
+    return _judge(state, inputs, JudgeText("input", "", gate, text))
+
+
+def judge_result(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
+    """Have the next result of a batch judged before the model sees it, and before a later call runs."""
+    visit = _visit(state)
+    gate = catalog.gates(visit.step).tools if visit.is_gated else None
+    if gate is None:
+        return None
+    call = next((call for call in visit.calls[visit.next_call :] if call.finished and call.judged is None), None)
+    if call is None or call.finished is None:
+        return None
+    done = call.finished
+    judging = JudgeText("tools", done.id, gate, done.content, done.cut_at, done.signal, done.writes)
+    return _judge(state, inputs, judging)
+
+
+def judge_answer_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
+    """Have an answer judged before its outcome is, and before anything of it is merged."""
+    visit = _visit(state)
+    gate = catalog.gates(visit.step).output
+    if gate is None or visit.judged_answer is not None:
+        return None
+    if state.abort is not None:
+        message = state.abort.reason or ""
+        return Commit(plan_exit(state, inputs.now, ABORTED, state.abort.cause or "Aborted", message))
+    return _judge(state, inputs, JudgeText("output", f"r{state.turn}", gate, visit.answer))
+
+
+def judged_answer(visit: Visit) -> str:
+    """Return the text of an answer as it goes on."""
+    judged = visit.judged_answer
+    return visit.answer if judged is None or judged.text is None else judged.text
+
+
+def _judge(state: RunState, inputs: Inputs, judging: JudgeText) -> Action:
+    """Judge now; before a model is asked to, control is looked at, so that an abort does not wait for it."""
+    if judging.planned.has_judge:
+        action = check_control(state, inputs)
+        if action is not None:
+            return action
+        landed = plan_interruption(state, inputs)
+        if landed is not None:
+            return Commit((landed,))
+    return judging
+
+
+def gate_partial(catalog: Catalog, state: RunState, commit: Commit) -> Commit:
+    """Put what the output gate lets pass in the place of the partial text of an exit (engine.md §1).
+
+    No judge is asked any more: one that would have been counts as one that gave no verdict.
+    """
+    visit = state.visit
+    gate = catalog.gates(visit.step).output if visit is not None and visit.is_agent else None
+    if gate is None or visit is None or not any(_has_partial(fact) for fact in commit.facts):
+        return commit
+    from pilothouse_engine.guardrails.gates import run_pure
+    from pilothouse_engine.guardrails.verdicts import Passed
+
+    def gated(text: str) -> str | None:
+        if visit.violation is not None and visit.violation.gate == "output":
+            return None
+        if visit.judged_answer is not None and visit.parts:
+            return judged_answer(visit)
+        verdict = run_pure(gate.checks, text).verdict
+        return verdict.text if isinstance(verdict, Passed) else None
+
+    facts = tuple(_with_partial(fact, gated) for fact in commit.facts)
+    return Commit(facts)
+
+
+def _with_partial(fact: Fact, gated: Callable[[str], str | None]) -> Fact:
+    if isinstance(fact, StepFinished | RunEnded) and fact.partial:
+        return replace(fact, partial=gated(fact.partial))
+    return fact
+
+
+def _has_partial(fact: Fact) -> bool:
+    return isinstance(fact, StepFinished | RunEnded) and bool(fact.partial)
+
+
+def _visit(state: RunState) -> Visit:
+    assert state.visit is not None
+    return state.visit
