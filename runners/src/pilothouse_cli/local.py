@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets as randomness
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from pilothouse_engine.ports import FrameSink, JournalCorrupt, SecretUnavailable
 from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
 from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.secrets import FileSecrets
-from pilothouse_runner.assembly import named_environment, open_ports
+from pilothouse_runner.assembly import McpHost, named_environment, open_ports
 
 EXIT_KILLED = 130
 NAMESPACE = "default"
@@ -142,18 +143,31 @@ async def _attempt(
     journal = FileJournal(folder.journal_path, durable=True)
     store = LocalRunStore(folder, plan.run.uid, attempt.number)
     secrets = LocalSecrets(Path(STATE_FOLDER) / "secrets")
+    environment = named_environment(plan, os.environ)
     try:
         async with open_ports(
             journal=journal,
             store=store,
             frames=sink,
             secrets=secrets,
-            environment=named_environment(plan, os.environ),
+            environment=environment,
+            mcp_host=local_mcp_host(environment, os.environ),
             find_cluster=find_cluster,
         ) as ports:
             return await run_attempt(plan, ports, attempt, stop, observers)
     finally:
         journal.close()
+
+
+def local_mcp_host(named: Mapping[str, str], environment: Mapping[str, str]) -> McpHost:
+    """Return what MCP servers find on a laptop: a person's programs in a person's folder, and no token of a pod.
+
+    `python3` is the one that Pilothouse runs on, as it is in the runner's image. Of the person's environment programs
+    get what they are found by and nothing else: keys lie in the rest.
+    """
+    found_by = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    theirs = {name: environment[name] for name in ("HOME", "LANG", "TMPDIR") if name in environment}
+    return McpHost({**theirs, "PATH": found_by, **named}, folder=str(Path.cwd()), is_confined=False, tokens=None)
 
 
 def _release_on_signals(stop: Stop, on_release: Callable[[], None]) -> None:

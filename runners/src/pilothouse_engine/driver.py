@@ -132,8 +132,8 @@ class Driver:
         self._must_flush = False
         self._journal_lost_at: float | None = None
         self._is_urgent = False
-        self._sessions_of = 0
-        """The visit that has asked MCP servers, whose sessions end with it."""
+        self._has_sessions = False
+        """Whether the visit under way has asked MCP servers, whose sessions end with it."""
 
     async def run(self) -> AttemptEnd:
         """Advance the run until the attempt ends."""
@@ -147,7 +147,7 @@ class Driver:
                 end = await self._perform()
                 if end is not None:
                     return end
-                if self._sessions_of:
+                if self._has_sessions:
                     await self._end_sessions()
         except _Ends as ends:
             return ends.end
@@ -155,7 +155,7 @@ class Driver:
             return Lost("Fenced", str(fenced))
         finally:
             watch.cancel()
-            if self._sessions_of:
+            if self._has_sessions:
                 await self._ports.mcp.end_visit()
             await asyncio.gather(watch, return_exceptions=True)
             await self._publisher.aclose()
@@ -348,13 +348,13 @@ class Driver:
         from pilothouse_engine.mcp_listing import list_surface
 
         await self._flush()
-        self._sessions_of = self._state.visits
+        self._has_sessions = True
         seconds = self._remaining(self._inputs.now)
         self._commit(await list_surface(self._state, agent, self._ports.mcp, self._alarms, seconds, self._now))
 
     async def _end_sessions(self) -> None:
         if self._state.visit is None:
-            self._sessions_of = 0
+            self._has_sessions = False
             await self._flush()
             await self._alarms.bound(self._ports.mcp.end_visit(), None)
 
@@ -432,7 +432,7 @@ class Driver:
         if isinstance(work, ReadSlice):
             return finish_slice(execution, work, began)
         if work.kind == "MCP":
-            self._sessions_of = self._state.visits
+            self._has_sessions = True
         end: StepEnd | TimedOut | Cut = await self._alarms.bound(
             EXECUTORS[work.kind](work, self._ports), min(execution.timeout, self._remaining(began))
         )

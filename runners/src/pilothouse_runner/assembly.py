@@ -2,8 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pilothouse_api import names
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.ports import (
@@ -33,6 +36,20 @@ FindCluster = Callable[[], Cluster | ResourceFailure]
 """Tells where Resource steps act, or why nowhere; asked when the first one does."""
 
 
+@dataclass(frozen=True, slots=True)
+class McpHost:
+    """What MCP servers find where a run is hosted; the defaults are those of a pod.
+
+    `environment` and `folder` are those of programs (Stdio), which `is_confined` keeps from the runner's files;
+    `tokens` is the folder of projected tokens, None where there are none.
+    """
+
+    environment: Mapping[str, str]
+    folder: str = "/"
+    is_confined: bool = True
+    tokens: Path | None = Path(names.AUDIENCE_TOKENS_PATH)
+
+
 def named_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that `runTemplate.env` names: a pod has their values, a laptop those that are written."""
     named: dict[str, str] = {}
@@ -53,14 +70,15 @@ async def open_ports(
     secrets: Secrets,
     environment: Mapping[str, str],
     find_cluster: FindCluster,
+    mcp_host: McpHost | None = None,
 ) -> AsyncIterator[Ports]:
     """Give the ports, and close connections and sessions afterwards.
 
-    `environment` is what Function steps and MCP servers over stdio see.
+    `environment` is what Function steps see, and in a pod (no `mcp_host`) programs of MCP servers too.
     """
     clock = SystemClock()
     model = ModelRouter(secrets, clock)
-    mcp = McpWhenAsked(secrets, environment)
+    mcp = McpWhenAsked(secrets, mcp_host or McpHost(environment))
     resources = ResourcesWhenAsked(find_cluster)
     try:
         yield Ports(
@@ -84,9 +102,9 @@ async def open_ports(
 class McpWhenAsked:
     """MCP servers, and nothing of what they need before a run asks one."""
 
-    def __init__(self, secrets: Secrets, environment: Mapping[str, str]) -> None:
+    def __init__(self, secrets: Secrets, host: McpHost) -> None:
         self._secrets = secrets
-        self._environment = environment
+        self._host = host
         self._mcp: SdkMcp | None = None
 
     async def list_tools(self, server: McpServer, deadline: float) -> McpListing | McpFailure:
@@ -119,7 +137,14 @@ class McpWhenAsked:
         from pilothouse_runner.adapters.mcp import SdkMcp
 
         if self._mcp is None:
-            self._mcp = SdkMcp(self._secrets, environment=self._environment)
+            host = self._host
+            self._mcp = SdkMcp(
+                self._secrets,
+                tokens=host.tokens,
+                environment=host.environment,
+                folder=host.folder,
+                is_confined=host.is_confined,
+            )
         return self._mcp
 
 

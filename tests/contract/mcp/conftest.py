@@ -25,7 +25,7 @@ def a_client(secrets: DictSecrets, tmp_path: Path) -> MakeClient:
     @asynccontextmanager
     async def make(**more: Any) -> AsyncIterator[SdkMcp]:
         before = children()
-        mcp = SdkMcp(secrets, tokens=tmp_path / "tokens", **more)
+        mcp = SdkMcp(secrets, **{"tokens": tmp_path / "tokens", **more})
         try:
             yield mcp
         finally:

@@ -185,6 +185,12 @@ async def test_a_projected_token_is_read_anew_for_each_request(a_client: MakeCli
             assert got.message == "the token for mcp-gateway cannot be read: No such file or directory"
 
 
+async def test_a_token_is_refused_where_there_are_none(a_client: MakeClient) -> None:
+    async with a_client(tokens=None) as mcp:
+        server = at("http://127.0.0.1:9/mcp", auth={"serviceAccountToken": {"audience": "gateway"}})
+        assert "a local run has none" in failed(await mcp.list_tools(server, 5.0), "Credentials").message
+
+
 @pytest.mark.parametrize(
     ("headers", "why"),
     [

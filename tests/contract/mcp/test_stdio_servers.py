@@ -1,6 +1,7 @@
 """Stdio: a child process that gets nothing of the runner's, is bounded while it is read, and ends with the visit."""
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -47,12 +48,18 @@ async def pid_of(mcp: SdkMcp, server: McpServer) -> int:
     return int(json.loads(got.text)["pid"])
 
 
+def landlock_version() -> int:
+    version: int = ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1)
+    return version
+
+
 async def until_dead(*pids: int) -> None:
     await until(lambda: not any(is_alive(pid) for pid in pids))
 
 
-async def test_one_process_serves_a_visit_and_ends_with_it(a_client: MakeClient) -> None:
-    async with a_client() as mcp:
+@pytest.mark.parametrize("is_confined", [False, True])
+async def test_one_process_serves_a_visit_and_ends_with_it(is_confined: bool, a_client: MakeClient) -> None:
+    async with a_client(is_confined=is_confined) as mcp:
         assert isinstance(await mcp.list_tools(raw("plain"), 10.0), McpListing)
         pid = await pid_of(mcp, raw("plain"))
         assert await pid_of(mcp, raw("plain")) == pid
@@ -61,12 +68,14 @@ async def test_one_process_serves_a_visit_and_ends_with_it(a_client: MakeClient)
         assert await pid_of(mcp, raw("plain")) != pid
 
 
+@pytest.mark.parametrize("is_confined", [False, True])
 async def test_the_environment_is_what_the_author_named_and_nothing_of_the_runners(
-    a_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+    is_confined: bool, a_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILOTHOUSE_RUN_UID", "u")
     monkeypatch.setenv("OPENAI_API_KEY", "secret-value")
-    async with a_client(environment={"TZ": "UTC", "PILOTHOUSE_ATTEMPT": "1"}) as mcp:
+    environment = {"TZ": "UTC", "PILOTHOUSE_ATTEMPT": "1"}
+    async with a_client(environment=environment, is_confined=is_confined) as mcp:
         got = await call(mcp, raw("environment"))
         assert isinstance(got, McpResult)
         assert json.loads(got.text) == ["HOME", "LANG", "PATH", "TZ"]
@@ -86,8 +95,34 @@ async def test_a_server_that_asks_for_samples_and_roots_is_told_no(a_client: Mak
 # ---------------------------------------------------------------- programs that do not start, or die
 
 
-async def test_a_program_that_is_not_there_is_said_so(a_client: MakeClient) -> None:
-    async with a_client() as mcp:
+async def test_a_confined_program_cannot_read_what_is_the_runners(a_client: MakeClient) -> None:
+    assert landlock_version() >= 1, "this kernel cannot keep programs from the runner's files; Linux 5.13 can"
+    secret = Path("/var/tmp/pilothouse-test-secret-mcp")
+    secret.write_text("hunter2")
+    ours = [str(secret), f"/proc/{{parent}}/root{secret}", "/proc/{parent}/environ"]
+    theirs = ["/etc/passwd", "/proc/self/status", "/proc/cpuinfo", "/dev/urandom", str(Path(raw_stdio.__file__))]
+    try:
+        async with a_client(is_confined=True) as mcp:
+            got = await call(mcp, raw("opens"), paths=[*ours, *theirs])
+        async with a_client() as mcp:
+            everything = await call(mcp, raw("opens"), paths=[*ours, *theirs])
+    finally:
+        secret.unlink()
+    assert isinstance(got, McpResult)
+    assert json.loads(got.text) == theirs
+    assert isinstance(everything, McpResult)
+    assert json.loads(everything.text) == [*ours, *theirs]
+
+
+async def test_a_program_starts_in_the_folder_that_its_host_says(a_client: MakeClient, tmp_path: Path) -> None:
+    (tmp_path / "near").write_text("")
+    async with a_client(folder=str(tmp_path)) as mcp:
+        assert await call(mcp, raw("opens"), paths=["near", "far"]) == McpResult('["near"]')
+
+
+@pytest.mark.parametrize("is_confined", [False, True])
+async def test_a_program_that_is_not_there_is_said_so(is_confined: bool, a_client: MakeClient) -> None:
+    async with a_client(is_confined=is_confined) as mcp:
         server = McpServer(name="none", transport="Stdio", command=["/no/such/program"])
         got = failed(await mcp.list_tools(server, 10.0), "Unavailable")
         assert got.message == "its program '/no/such/program' cannot be started: No such file or directory"

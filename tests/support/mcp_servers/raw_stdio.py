@@ -35,6 +35,19 @@ def note(words: str) -> None:
         file.write(words + "\n")
 
 
+def opened(paths: list[str]) -> list[str]:
+    """Return which of these can be read; `{parent}` stands for the process that started this one."""
+    found = []
+    for path in paths:
+        try:
+            with Path(path.format(parent=os.getppid())).open("rb") as file:
+                file.read(1)
+            found.append(path)
+        except OSError:
+            pass
+    return found
+
+
 def before_the_handshake(mode: str) -> None:
     if mode == "silent":
         time.sleep(600)
@@ -85,6 +98,8 @@ def on_call(mode: str, request: dict[str, Any]) -> None:
         say({"id": "s2", "method": "roots/list"})
         answers = [asked(), asked()]
         say({"id": number, "result": text(json.dumps(sorted("error" in answer for answer in answers)))})
+    elif mode == "opens":
+        say({"id": number, "result": text(json.dumps(opened(params["arguments"]["paths"])))})
     elif mode == "environment":
         say({"id": number, "result": text(json.dumps(sorted(os.environ)))})
     else:

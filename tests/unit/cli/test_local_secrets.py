@@ -1,11 +1,12 @@
 """Secrets and variables on a laptop."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from pilothouse_api.plan import Plan
-from pilothouse_cli.local import LocalSecrets, secret_variable
+from pilothouse_cli.local import LocalSecrets, local_mcp_host, secret_variable
 from pilothouse_engine.ports import SecretUnavailable
 from pilothouse_runner.assembly import named_environment
 
@@ -32,3 +33,17 @@ def test_functions_get_the_variables_that_the_template_names_and_no_others() -> 
         }
     )
     assert named_environment(plan, {"B": "2", "D": "3"}) == {"A": "1", "B": "2"}
+
+
+def test_programs_of_mcp_servers_get_the_means_to_run_and_no_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = {"PATH": "/opt/bin", "HOME": "/home/me", "OPENAI_API_KEY": "secret", "PILOTHOUSE_SECRET_A_B": "secret"}
+    host = local_mcp_host({"REGION": "eu"}, mine)
+    assert host.environment == {
+        "PATH": f"{Path(sys.executable).parent}:/opt/bin",
+        "HOME": "/home/me",
+        "REGION": "eu",
+    }
+    assert (host.folder, host.is_confined, host.tokens) == (str(tmp_path), False, None)

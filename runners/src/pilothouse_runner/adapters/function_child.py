@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MAX_TEXT_CHARS = 500
@@ -36,7 +37,8 @@ def main() -> NoReturn:
     request = json.loads(sys.stdin.buffer.read())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     limit_resources(request["timeout"], request["max_memory_bytes"])
-    restrict_files()
+    python = {sys.prefix, sys.base_prefix, *(entry for entry in sys.path if entry)}
+    restrict_files((*_READ_ONLY, *sorted(python)))
     reply = answer(request)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -143,6 +145,11 @@ def limit_resources(timeout: float, max_memory_bytes: int) -> None:
         value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         resource.setrlimit(which, (value, value))
     os.umask(0o077)
+    die_with_parent()
+
+
+def die_with_parent() -> None:
+    """Be killed when the runner is, where the kernel can do that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -168,8 +175,8 @@ class _PathBeneathAttr(ctypes.Structure):
     _fields_ = (("access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
-def restrict_files() -> None:
-    """Leave only the system's, Python's and temporary files visible, where the kernel can do that."""
+def restrict_files(readable: Iterable[str]) -> None:
+    """Leave only these trees and temporary files visible, where the kernel can do that; children inherit it."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None)
@@ -182,9 +189,8 @@ def restrict_files() -> None:
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attr), ctypes.c_size_t(size), 0)
     if ruleset < 0:
         return
-    python = {sys.prefix, sys.base_prefix, *(entry for entry in sys.path if entry)}
     read_only = (_EXECUTE | _READ_FILE | _READ_DIR) & handled
-    for path in (*_READ_ONLY, *sorted(python)):
+    for path in readable:
         _allow(libc, ruleset, path, read_only)
     for path in _WRITABLE:
         _allow(libc, ruleset, path, handled)

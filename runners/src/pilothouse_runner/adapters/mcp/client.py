@@ -32,23 +32,28 @@ _PACKAGE = "pilothouse_runner.adapters.mcp"
 class SdkMcp:
     """Speaks to servers over the official SDK.
 
-    `tokens` is the folder of projected tokens, `environment` what `runTemplate.env` names (all that a Stdio server gets
-    besides a PATH), `allowed` networks that may be reached although they are refused by default;
-    `ssl_context` says which certificates are trusted.
+    `tokens` is the folder of projected tokens, None where there are none. `environment` is all that a program (Stdio)
+    gets besides a PATH, `folder` where it starts; `is_confined` keeps it from the runner's files. `allowed` are
+    networks that may be reached although they are refused by default; `ssl_context` says which certificates are
+    trusted.
     """
 
     def __init__(
         self,
         secrets: Secrets,
         *,
-        tokens: Path = Path(names.AUDIENCE_TOKENS_PATH),
+        tokens: Path | None = Path(names.AUDIENCE_TOKENS_PATH),
         environment: Mapping[str, str] | None = None,
+        folder: str = "/",
+        is_confined: bool = False,
         allowed: Sequence[Network] = (),
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._credentials = CredentialReader(secrets, tokens)
         named = {name: value for name, value in (environment or {}).items() if not name.startswith(_OURS)}
         self._environment = {**_BASE_ENVIRONMENT, **named}
+        self._folder = folder
+        self._is_confined = is_confined
         self._allowed = tuple(allowed)
         self._ssl_context = ssl_context
         self._sessions: dict[str, Session] = {}
@@ -171,7 +176,7 @@ class SdkMcp:
         if server.transport == "Stdio":
             from pilothouse_runner.adapters.mcp.stdio_transport import StdioTransport
 
-            return StdioTransport(server, self._environment)
+            return StdioTransport(server, self._environment, self._folder, is_confined=self._is_confined)
         from pilothouse_runner.adapters.mcp.http_transport import HttpTransport
 
         return HttpTransport(server, self._credentials, self._allowed, self._ssl_context)

@@ -26,9 +26,9 @@ class ServerHeaders:
 
 
 class CredentialReader:
-    """Reads what a server's entry names; `tokens` is the folder of projected tokens."""
+    """Reads what a server's entry names; `tokens` is the folder of projected tokens, None where there are none."""
 
-    def __init__(self, secrets: Secrets, tokens: Path) -> None:
+    def __init__(self, secrets: Secrets, tokens: Path | None) -> None:
         self._secrets = secrets
         self._tokens = tokens
 
@@ -65,6 +65,11 @@ class CredentialReader:
             raise CredentialsUnavailable(str(unavailable)) from None
 
     def _token(self, audience: str) -> str:
+        if self._tokens is None:
+            raise CredentialsUnavailable(
+                "auth.serviceAccountToken needs a ServiceAccount, and a local run has none: run it in a cluster, or use"
+                " headers with valueFrom.secretKeyRef"
+            )
         try:
             with (self._tokens / audience_token_file(audience)).open("rb") as file:
                 raw = file.read(MAX_TOKEN_BYTES + 1)

@@ -5,12 +5,16 @@ leaves alive what a server that ended in time has started.
 """
 
 import asyncio
+import errno
 import logging
 import os
+import shutil
 import signal
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 
 import anyio
@@ -32,12 +36,22 @@ EXIT_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
-class StdioTransport:
-    """One server as a child process; `environment` is all of its environment."""
+CHILD = Path(__file__).with_name("stdio_child.py")
 
-    def __init__(self, server: McpServer, environment: Mapping[str, str]) -> None:
+
+class StdioTransport:
+    """One server as a child process.
+
+    `environment` is all of its environment, `folder` where it starts; `is_confined` keeps it from the runner's files.
+    """
+
+    def __init__(
+        self, server: McpServer, environment: Mapping[str, str], folder: str = "/", *, is_confined: bool = False
+    ) -> None:
         self._server = server
         self._environment = dict(environment)
+        self._folder = folder
+        self._is_confined = is_confined
         self._child: _Child | None = None
         self._waiting: set[Exchange] = set()
 
@@ -82,14 +96,22 @@ class StdioTransport:
         command = self._server.command or []
         child = _Child()
         try:
+            if self._is_confined:
+                command = self._confined(command)
             await asyncio.get_running_loop().subprocess_exec(
-                lambda: child, *command, env=self._environment, cwd="/", start_new_session=True
+                lambda: child, *command, env=self._environment, cwd=self._folder, start_new_session=True
             )
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise TransportUnusable(f"its program {command[0][:100]!r} cannot be started: {reason}") from None
         child.read_for(self._waiting)
         return child
+
+    def _confined(self, command: list[str]) -> list[str]:
+        program = shutil.which(command[0], path=self._environment.get("PATH"))
+        if program is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return [sys.executable, "-I", "-B", "-X", "utf8", str(CHILD), program, *command[1:]]
 
 
 class _Child(asyncio.SubprocessProtocol):
