@@ -41,6 +41,7 @@ from pilothouse_engine.state import RunState
 from pilothouse_engine.testing.clock import START, ManualClock
 from pilothouse_engine.testing.frames import ListFrameSink
 from pilothouse_engine.testing.journal import MemoryJournal
+from pilothouse_engine.testing.resources import MemoryResources
 from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_engine.testing.store import MemoryRunStore
 
@@ -177,6 +178,7 @@ class Stage:
             functions=_Functions(self),
             secrets=DictSecrets(),
             mcp=_Mcp(self),
+            resources=MemoryResources(),
             journal=self.journal,
             store=self.store,
             frames=ListFrameSink(),
