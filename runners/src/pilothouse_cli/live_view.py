@@ -94,6 +94,13 @@ def _tool_call(frame: Mapping[str, Any]) -> str:
     return f"{frame.get('tool')} {frame.get('code') or 'ok'}{took}"
 
 
+def _tools(frame: Mapping[str, Any]) -> str:
+    line = f"step {frame.get('step')} offers {frame.get('offered')} tools of MCP servers"
+    if left_out := frame.get("leftOut"):
+        line += f", without {', '.join(map(str, left_out))}"
+    return line if not frame.get("warnings") else f"{line} (warnings in the runner's log: {frame['warnings']})"
+
+
 def _control(frame: Mapping[str, Any]) -> str:
     name = f" {frame['id']}" if frame.get("id") else ""
     at = f" at turn {frame['landedTurn']}" if frame.get("landedTurn") is not None else ""
@@ -121,6 +128,7 @@ def _hook(frame: Mapping[str, Any]) -> str:
 
 _FRAME_LINES = {
     "Step": _step,
+    "Tools": _tools,
     "Iteration": _iteration,
     "ToolCall": _tool_call,
     "Control": _control,

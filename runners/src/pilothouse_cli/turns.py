@@ -111,6 +111,8 @@ def _take(fold: _Fold, fact: facts.Fact) -> None:
             fold.call(fold.tools.get(fact.id, fold.step), fact.code, fact.seconds or None)
         case facts.StepFinished():
             fold.end(fact.signal, ": ".join(filter(None, (fact.error_type, fact.error_message))))
+        case facts.ToolSurface():
+            fold.notes += fact.warnings
         case facts.ModeAnswered() | facts.SteerAnswered() | facts.LimitsLanded() | facts.ParkBegan():
             fold.notes += (_note(fact),)
         case _:
@@ -166,6 +168,8 @@ def _notes_of_frame(frame: Mapping[str, Any]) -> tuple[str, ...]:
         name = f"{frame.get('directive', '')} {frame.get('id', '')}".strip()
         name = name[:1].lower() + name[1:] if name.startswith(("Steer", "Limits")) else name
         return (name if frame.get("landing") == "Landed" else f"{name}: {frame.get('landing')}",)
+    if frame.get("kind") == "Tools" and frame.get("leftOut"):
+        return (f"without {', '.join(map(str, frame['leftOut']))}",)
     if frame.get("kind") == "Park" and frame.get("event") == "Began":
         return (f"parked: {frame.get('reason', '')}",)
     return ()

@@ -21,9 +21,9 @@ from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_engine.testing.store import MemoryRunStore
 from pilothouse_runner.adapters.clock import SystemClock
 from pilothouse_runner.adapters.mcp import SdkMcp
-from support.mcp_servers import raw_stdio, sdk_server
+from support.mcp_servers import accounts_server, raw_stdio, sdk_server
 from support.mcp_servers.clients import MakeClient, until
-from support.mcp_servers.http_servers import HttpServer, sdk_http_server
+from support.mcp_servers.http_servers import HttpServer, sdk_http_server, serving
 from support.mcp_servers.raw_http import Exchange, RawServer, hang, raw_http_server
 from support.mcp_servers.sdk_server import TEXT, tool
 from unit.engine.scenarios import (
@@ -481,3 +481,32 @@ def _initialized_before_second(server: RawServer) -> bool:
     methods = server.methods()
     second = len(methods) - 1 - methods[::-1].index("initialize")
     return methods[second:].count("tools/list") == 1
+
+
+# ---------------------------------------------------------------- the server of the demos
+
+
+@pytest.mark.parametrize("kind", ["http", "stdio"])
+async def test_the_server_of_the_demos_reads_accounts_and_pays_back_once(kind: str, a_client: MakeClient) -> None:
+    async with AsyncExitStack() as stack:
+        mcp = await stack.enter_async_context(a_client(is_confined=True))
+        if kind == "http":
+            port = stack.enter_context(serving(accounts_server.server.streamable_http_app()))
+            server = http(f"http://127.0.0.1:{port}/mcp", "accounts")
+        else:
+            server = stdio(Path(accounts_server.__file__), name="accounts")
+        account = call("accounts__get_account", {"customer": "c-17"})
+        nobody = call("accounts__get_account", {"customer": "c-99"})
+        pay = call("accounts__refund", {"customer": "c-17", "invoice": 42, "eur": 49})
+        again = call("accounts__refund", {"customer": "c-17", "invoice": 42, "eur": 48})
+        tools = [
+            entry("get_account", of="accounts", effect="ReadOnly") | {"name": "read"},
+            entry("refund", of="accounts", maxCalls=1) | {"name": "pay"},
+        ]
+        turns = [calls(account, nobody), calls(pay, again), answer("resolved")]
+        run = a_run(mcp, turns, server, tools=tools)
+        await run.finish()
+        first, second = tool_texts(run.requests[1])
+        assert json.loads(first)["output"]["accounts__get_account_result"]["plan"] == "Pro"
+        assert "there is no customer c-99" in second
+        assert codes(run.requests[2]) == [None, "tool_error", None, "tool_max_calls"]

@@ -183,6 +183,11 @@ FRAMES: list[tuple[dict[str, Any], str | None]] = [
         "hook work/0 AfterTool s t",
     ),
     ({"kind": "Hook", "hook": "a@1", "event": "", "result": "Failed", "why": "no YAML"}, "hook a@1 failed: no YAML"),
+    ({"kind": "Tools", "step": "s", "offered": 2, "warnings": 0}, "step s offers 2 tools of MCP servers"),
+    (
+        {"kind": "Tools", "step": "s", "offered": 0, "leftOut": ["a", "b"], "warnings": 2},
+        "step s offers 0 tools of MCP servers, without a, b (warnings in the runner's log: 2)",
+    ),
     ({"kind": "New"}, None),
     ({}, None),
 ]

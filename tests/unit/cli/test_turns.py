@@ -21,6 +21,7 @@ def test_a_journal_tells_turns_with_calls_tokens_cost_directives_and_ends() -> N
         facts.RunStarted(0, "d"),
         facts.AttemptStarted(0, 1),
         facts.StepEntered(0, "ask", 1, "Agent"),
+        facts.ToolSurface(0, (), left_out=("ops",), warnings=("MCP server ops is left out: gone",)),
         started(1, 1),
         facts.ModelFailed(0, "Timeout", "late", input=7, cost=100),
         started(1, 1),
@@ -50,6 +51,7 @@ def test_a_journal_tells_turns_with_calls_tokens_cost_directives_and_ends() -> N
             output_tokens=5,
             cost=300,
             finish="ToolCalls",
+            notes=("MCP server ops is left out: gone",),
         ),
         TurnRow(
             2,
@@ -99,6 +101,7 @@ def frames(*fields: dict[str, Any]) -> list[dict[str, Any]]:
 
 TRACE = frames(
     {"kind": "Step", "turn": 0, "step": "ask", "stepKind": "Agent", "event": "Entered"},
+    {"kind": "Tools", "turn": 1, "step": "ask", "offered": 2, "leftOut": ["ops"], "warnings": 1},
     {"kind": "Iteration", "turn": 1, "step": "ask", "iteration": 1, "toolCalls": 1, "tokens": 15},
     {"kind": "ToolCall", "turn": 1, "tool": "look_up", "code": "ok", "seconds": 0.5},
     {"kind": "Control", "turn": 1, "directive": "Pause", "landing": "Landed", "landedTurn": 2},
@@ -121,11 +124,12 @@ def test_a_trace_tells_the_same_as_far_back_as_it_goes() -> None:
         (3, "reply", 0, 0, "default"),
     ]
     assert rows[0].calls == (CallRow("look_up", None, 0.5),)
+    assert rows[0].notes == ("without ops",)
     assert rows[1].notes == ("Pause", "parked: Paused", "steer a1")
 
 
 def test_the_tokens_of_the_first_kept_turn_are_not_known_when_older_ones_are_gone() -> None:
-    rows = turns_of_trace(TRACE[7:])
+    rows = turns_of_trace(TRACE[8:])
     assert [(row.turn, row.tokens) for row in rows] == [(2, 0), (3, 0)]
     assert turns_of_trace([]) == []
     assert turns_of_trace([{"kind": "Odd"}, {}]) == []
