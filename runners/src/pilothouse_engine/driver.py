@@ -369,7 +369,8 @@ class Driver:
         if outcome is Cut.INTERRUPTED:
             return
         if isinstance(outcome, Cut):
-            outcome = ModelFailure("Timeout", f"no reply within {timeout:g} s; see model.timeoutSeconds")
+            said = f"no reply within {timeout:g} s; see model.timeoutSeconds and retry.deadlineSeconds"
+            outcome = ModelFailure("Timeout", said)
         self._commit((self._model_fact(action, outcome),))
 
     def _model_fact(self, action: CallModel, outcome: ModelReply | ModelFailure) -> ReplyReceived | ModelFailed:

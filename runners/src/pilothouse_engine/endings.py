@@ -26,12 +26,17 @@ def plan_exit(
     *,
     writes: Mapping[str, Any] | None = None,
     turn_ending: str | None = None,
+    fallback: str = "",
 ) -> Facts:
-    """Return the facts that end the visit under way: every call that is open gets its result first."""
+    """Return the facts that end the visit under way: every call that is open gets its result first.
+
+    An abnormal end keeps the newest text of the model as the partial result, or `fallback` where that is set.
+    """
     visit = state.visit
     assert visit is not None, "a step ends that was not entered"
     reason = message or f"the step ended with {signal}"
-    partial = "".join(visit.parts) or visit.newest_text if error_type is not None and visit.is_agent else None
+    is_partial = error_type is not None and visit.is_agent
+    partial = (fallback or "".join(visit.parts) or visit.newest_text) if is_partial else None
     finished = StepFinished(
         now,
         signal,

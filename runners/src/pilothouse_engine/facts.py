@@ -309,10 +309,12 @@ class ReplyReceived:
 
 @value
 class ReplyRejected:
-    """A completion's answer was not what was asked for and is asked for again (cause ParseError)."""
+    """A completion's answer was not what was asked for and is asked for again (cause ParseError), by this attempt."""
 
     at: float
     message: str
+    endpoint: int
+    attempt: int
 
 
 @value

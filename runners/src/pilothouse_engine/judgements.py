@@ -12,6 +12,7 @@ from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_exit
 from pilothouse_engine.facts import Fact, RunEnded, StepFinished
+from pilothouse_engine.recovery import FALLBACK_CAUSES
 from pilothouse_engine.state import RunState, Visit
 
 
@@ -82,7 +83,8 @@ def _judge(state: RunState, inputs: Inputs, judging: JudgeText) -> Action:
 def gate_partial(catalog: Catalog, state: RunState, commit: Commit) -> Commit:
     """Put what the output gate lets pass in the place of the partial text of an exit (engine.md §1).
 
-    No judge is asked any more: one that would have been counts as one that gave no verdict.
+    No judge is asked any more: one that would have been counts as one that gave no verdict. What the engine itself says
+    of failing tools is no text of the model's and passes.
     """
     visit = state.visit
     gate = catalog.gates(visit.step).output if visit is not None and visit.is_agent else None
@@ -104,13 +106,13 @@ def gate_partial(catalog: Catalog, state: RunState, commit: Commit) -> Commit:
 
 
 def _with_partial(fact: Fact, gated: Callable[[str], str | None]) -> Fact:
-    if isinstance(fact, StepFinished | RunEnded) and fact.partial:
+    if isinstance(fact, StepFinished | RunEnded) and fact.partial and _has_partial(fact):
         return replace(fact, partial=gated(fact.partial))
     return fact
 
 
 def _has_partial(fact: Fact) -> bool:
-    return isinstance(fact, StepFinished | RunEnded) and bool(fact.partial)
+    return isinstance(fact, StepFinished | RunEnded) and bool(fact.partial) and fact.error_type not in FALLBACK_CAUSES
 
 
 def _visit(state: RunState) -> Visit:

@@ -18,6 +18,7 @@ from pilothouse_engine.facts import (
     ApprovalRequested,
     AskedCall,
     AttemptStarted,
+    CallCode,
     CallFinished,
     CallStarted,
     Fact,
@@ -56,6 +57,10 @@ TRACE_LENGTH = 20
 Stage = Literal["Opening", "Ready", "Calling", "Replied", "Batch"]
 """Where a visit of an agent stands: its prompt is not assembled; at a turn boundary; a model call is under way or has
 failed; a text waits to be judged; calls wait for their results."""
+
+
+CallError = tuple[str, CallCode, str]
+"""What makes two errors the same: tool, code, message. In the order in which they came, so that every fold is alike."""
 
 
 @dataclass(slots=True)
@@ -137,7 +142,7 @@ class Visit:
     trying_since: float = 0.0
     replies: int = 0
     reply: ReplyReceived | None = None
-    rejections: int = 0
+    next_attempt: tuple[int, int] = (0, 1)
     parts: list[str] = field(default_factory=list)
     newest_text: str = ""
     continuations: int = 0
@@ -153,9 +158,10 @@ class Visit:
     last_identity: str = ""
     streak: int = 0
     results: dict[str, str] = field(default_factory=dict)
-    batch_errors: set[tuple[str, str, str]] = field(default_factory=set)
+    batch_errors: dict[CallError, None] = field(default_factory=dict)
     failing_batches: int = 0
-    same_errors: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    same_errors: dict[CallError, int] = field(default_factory=dict)
+    error_types: dict[CallError, str] = field(default_factory=dict)
     fatal: CallFinished | None = None
 
     @property
@@ -327,6 +333,7 @@ def _attempt_started(state: RunState, fact: AttemptStarted) -> None:
     _forfeit(state, visit)
     if visit.stage == "Calling":
         visit.stage, visit.model, visit.failure = "Ready", None, None
+        visit.trying_since = fact.at
 
 
 def _forfeit(state: RunState, visit: Visit) -> None:
@@ -531,7 +538,7 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> None:
         visit.call_ids = {call.asked.id: call for call in visit.calls}
         visit.next_call, visit.continuations = 0, 0
         visit.parts = []
-        visit.batch_errors = set()
+        visit.batch_errors = {}
     else:
         visit.stage = "Replied"
         visit.parts.append(fact.text)
@@ -568,7 +575,7 @@ def _reply_rejected(state: RunState, fact: ReplyRejected) -> None:
     visit.prompt_bytes -= bytes_of(dropped)
     visit.raw_from.pop(len(visit.messages), None)
     visit.counted = visit.counted_full = None
-    visit.rejections += 1
+    visit.next_attempt = (fact.endpoint, fact.attempt)
     visit.parts = []
     visit.stage = "Ready"
 
@@ -695,8 +702,11 @@ COUNTED_ERRORS: frozenset[str] = frozenset(
 
 
 def _note_error(visit: Visit, call: Call, fact: CallFinished) -> None:
-    if fact.code in COUNTED_ERRORS:
-        visit.batch_errors.add((call.asked.name, str(fact.code), fact.message))
+    if fact.code is not None and fact.code in COUNTED_ERRORS:
+        error = (call.asked.name, fact.code, fact.message)
+        visit.batch_errors[error] = None
+        if fact.error_type is not None:
+            visit.error_types[error] = fact.error_type
 
 
 def _show_results(state: RunState, visit: Visit) -> None:

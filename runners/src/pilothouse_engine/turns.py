@@ -1,7 +1,6 @@
 """A visit of an Agent step: opening, model calls with their holds, retries and fallbacks, and answers. Pure."""
 
 import logging
-from collections.abc import Mapping
 from typing import assert_never
 
 from pilothouse_api.plan import IntegrityError
@@ -30,7 +29,6 @@ from pilothouse_engine.control import plan_checkpoint, plan_interruption
 from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
 from pilothouse_engine.facts import (
     TOOLS_OFF,
-    UNDECLARED,
     Cause,
     Level,
     ModelStarted,
@@ -42,7 +40,6 @@ from pilothouse_engine.facts import (
 from pilothouse_engine.judgements import judge_answer_text, judge_user_text, judged_answer, plan_refusal
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
-from pilothouse_engine.ports import RETRIED_FAILURES
 from pilothouse_engine.prompt_budget import Around, Prompt, plan_prompt
 from pilothouse_engine.prompts import (
     CONTINUE_NOTE,
@@ -52,6 +49,14 @@ from pilothouse_engine.prompts import (
     open_autonomous,
     open_completion,
     repair_note,
+)
+from pilothouse_engine.recovery import judge_recovery
+from pilothouse_engine.retries import (
+    FAILURE_CAUSES,
+    attempt_after_failure,
+    attempt_after_rejection,
+    attempt_seconds,
+    say_failure,
 )
 from pilothouse_engine.state import RunState, Visit, text_bytes
 
@@ -137,9 +142,8 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     if spent is not None:
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", spent)
     if planned.agent.mode == "Completion":
-        attempt = visit.rejections + 1
         gated = _plan_gates(catalog, state, inputs, planned)
-        return gated or _plan_call(catalog, state, inputs, "Completion", 0, attempt)
+        return gated or _plan_call(catalog, state, inputs, "Completion", *visit.next_attempt)
     iteration = visit.replies + 1
     if iteration > limits.max_iterations:
         if state.mode == "Finish":
@@ -188,23 +192,14 @@ def _plan_recovery(planned: PlannedStep, state: RunState, inputs: Inputs) -> Act
     assert visit is not None
     if visit.fatal is not None:
         return _exit(state, inputs, ERROR, visit.fatal.fatal or "ToolTimeout", visit.fatal.message)
-    if not visit.failing_batches or state.mode == "Finish":
+    end = judge_recovery(planned, visit)
+    if end is None:
         return None
-    recovery = planned.agent.recovery
-    worst, count = max(visit.same_errors.items(), key=lambda item: item[1])
-    tool = worst[0] if worst[0] in planned.tools else UNDECLARED
-    if count >= recovery.max_same_error:
-        message = (
-            f"{tool} failed with {worst[1]} in {count} batches: recovery.maxSameError is {recovery.max_same_error}"
-        )
-        return _exit(state, inputs, UNRECOVERABLE, "SameErrorRepeated", message)
-    if visit.failing_batches >= recovery.max_failing_batches:
-        message = (
-            f"{visit.failing_batches} batches failed, {tool} with {worst[1]}:"
-            f" recovery.maxFailingBatches is {recovery.max_failing_batches}"
-        )
-        return _exit(state, inputs, UNRECOVERABLE, "ToolsKeepFailing", message)
-    return None
+    ending = "Interrupted" if state.mode == "Finish" else None
+    facts = plan_exit(
+        state, inputs.now, UNRECOVERABLE, end.cause, end.message, turn_ending=ending, fallback=end.fallback
+    )
+    return Commit(facts)
 
 
 def _plan_call(
@@ -272,6 +267,7 @@ def _call(
         script = catalog.text(model.script) if model.script is not None else None
     except IntegrityError as error:
         return _exit(state, inputs, ERROR, "IntegrityViolation", str(error))
+    own = model.timeout_seconds + ADAPTER_GRACE_SECONDS
     if output_cap is not None:
         model = model.model_copy(update={"max_output_tokens": output_cap})
     return CallModel(
@@ -292,7 +288,7 @@ def _call(
         tools=() if purpose in TOOLS_OFF else planned.specs,
         pinned=PINNED.get(purpose),
         script=script,
-        timeout=model.timeout_seconds + ADAPTER_GRACE_SECONDS,
+        timeout=attempt_seconds(planned.agent.retry, visit, attempt, inputs.now, own),
     )
 
 
@@ -313,53 +309,13 @@ def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
         return Commit((landed,))
     if failure is None:  # the call was interrupted and the run goes on: make it again
         return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt)
-    if failure.kind == "ContextWindowExceeded":  # a tighter level is no new attempt
-        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt)
     planned = catalog.offer(visit)
-    due = _retry_due(planned, visit)
-    if due is not None:
-        if inputs.now < due:
-            return Sleep(due - inputs.now)
-        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt + 1)
-    if model.endpoint + 1 < len(planned.endpoints) and failure.kind != "Refused":
-        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint + 1, 1)
-    return _exit(state, inputs, ERROR, FAILURE_CAUSES[failure.kind], _say_failure(planned, visit))
-
-
-def _say_failure(planned: PlannedStep, visit: Visit) -> str:
-    """Return what went wrong, and whether the provider asked for a longer wait than there is."""
-    failure, deadline = visit.failure, planned.agent.retry.deadline_seconds
-    assert failure is not None
-    if failure.retry_after is None or failure.at + failure.retry_after < visit.trying_since + deadline:
-        return failure.message
-    return f"{failure.message}; it asks to wait {failure.retry_after:g} s, past retry.deadlineSeconds ({deadline})"
-
-
-FAILURE_CAUSES: Mapping[str, Cause] = {
-    "Timeout": "ModelTimeout",
-    "Connection": "ModelConnection",
-    "RateLimited": "ModelRateLimited",
-    "ServerError": "ModelServerError",
-    "Garbage": "ModelGarbage",
-    "Authentication": "ModelAuthentication",
-    "InvalidRequest": "ModelInvalidRequest",
-    "ContextWindowExceeded": "ContextWindowExceeded",
-    "Refused": "ModelRefused",
-    "ScriptSpent": "ScriptSpent",
-}
-"""The cause that an exit names for each kind of failure of a model."""
-
-
-def _retry_due(planned: PlannedStep, visit: Visit) -> float | None:
-    """Return when the same endpoint is tried again, or None where its attempts are spent."""
-    failure, model, retry = visit.failure, visit.model, planned.agent.retry
-    assert failure is not None and model is not None
-    cause = "Timeout" if failure.kind == "Timeout" else "Error"
-    if failure.kind not in RETRIED_FAILURES or cause not in retry.causes or model.attempt >= retry.attempts:
-        return None
-    backoff = min(retry.backoff_seconds * 2 ** (model.attempt - 1), retry.max_backoff_seconds)
-    due = failure.at + max(float(backoff), failure.retry_after or 0.0)
-    return due if due < visit.trying_since + retry.deadline_seconds else None
+    after = attempt_after_failure(planned, visit)
+    if after is None:
+        return _exit(state, inputs, ERROR, FAILURE_CAUSES[failure.kind], say_failure(planned, visit))
+    if inputs.now < after.due:
+        return Sleep(after.due - inputs.now)
+    return _plan_call(catalog, state, inputs, model.purpose, after.endpoint, after.number)
 
 
 # ---------------------------------------------------------------- after a reply without calls
@@ -429,8 +385,9 @@ def _plan_rejected(
     if visit.model.purpose == "Finish":
         return _finish_without_answer(planned, state, inputs)
     if agent.mode == "Completion":
-        if "ParseError" in agent.retry.causes and visit.model.attempt < agent.retry.attempts:
-            return Commit((ReplyRejected(inputs.now, verdict.problem),))
+        after = attempt_after_rejection(planned, visit, inputs.now)
+        if after is not None:
+            return Commit((ReplyRejected(inputs.now, verdict.problem, after.endpoint, after.number),))
     elif has_iteration_left and visit.repairs < MAX_REPAIRS:
         return Commit((NoteAdded(inputs.now, "Repair", repair_note(verdict.problem, agent.outcome.enum)),))
     return _exit(state, inputs, ERROR, "InvalidOutcome", f"the final answer cannot be used: {verdict.problem}")

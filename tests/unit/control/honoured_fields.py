@@ -23,6 +23,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agent.AgentSpec: {
         "pilothouse_engine.tool_schemas": "description tools",
         "pilothouse_engine.turns": "mode lastIteration retry limits",
+        "pilothouse_engine.recovery": "recovery",
         "pilothouse_engine.catalog": "guardrails model mcpServers policy",
         "pilothouse_engine.prompts": "steering skills system prompt contextInjection",
         "pilothouse_engine.outcome": "outcome",
@@ -47,6 +48,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.steps.registry": "router function",
     },
     agent.McpTools: {"pilothouse_engine.mcp_tools": "server allow"},
+    agent.Recovery: {"pilothouse_engine.recovery": "maxFailingBatches maxSameError"},
     agent.Outcome: {"pilothouse_engine.outcome": "enum write format schema map"},
     agent.Guardrails: {"pilothouse_engine.catalog": "input tools output"},
     agent.GuardrailCheck: {
@@ -63,7 +65,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agent.AgentLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
     agentrun.RunLimits: {"pilothouse_engine.limits": f"{_LIMITS} {_VISIT_LIMITS}"},
     workflow.RunTotals: {"pilothouse_engine.limits": _LIMITS},
-    common.Retry: {"pilothouse_engine.turns": "attempts causes backoffSeconds maxBackoffSeconds deadlineSeconds"},
+    common.Retry: {"pilothouse_engine.retries": "attempts causes backoffSeconds maxBackoffSeconds deadlineSeconds"},
     common.TextSource: _TEXT,
     common.LocalRef: {"pilothouse_control.world": "name"},
     common.SecretKeyRef: {"pilothouse_runner.adapters.models.openai": "name key"},

@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse_engine.facts import ModelFailed, ModelStarted
 from pilothouse_engine.ports import FailureKind, ModelReply
-from pilothouse_engine.turns import FAILURE_CAUSES
+from pilothouse_engine.retries import FAILURE_CAUSES
 from unit.engine.scenarios import ListModel, Scenario, agent_step, answer, call, calls, failure, scenario
 
 pytestmark = pytest.mark.anyio

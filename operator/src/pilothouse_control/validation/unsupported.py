@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
+from pilothouse_api.v1alpha1.agent import Tool
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
 from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
 from pilothouse_control.tree import fields_of, walk
@@ -28,7 +28,6 @@ class Unsupported:
 
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported(AgentSpec, "recovery"),
     Unsupported(Tool, "agentRef", hint="use a step or an inlineStep"),
     Unsupported(Tool, "background", frozenset({True})),
     Unsupported(Step, "kind", frozenset({"Delegate"}), "use APICall or Function"),
