@@ -17,7 +17,9 @@ from pilothouse_cli.main import main
 TIMEOUT = 60
 
 
-def workflow_manifest(turns: int, *, delay: float, nap: float = 0.0, ending: str = "done") -> str:
+def workflow_manifest(
+    turns: int, *, delay: float, nap: float = 0.0, ending: str = "done", approval: str = "Never"
+) -> str:
     """An agent that calls a tool in each turn, with other arguments each time, and then answers."""
     script = {
         "turns": [
@@ -75,6 +77,7 @@ def workflow_manifest(turns: int, *, delay: float, nap: float = 0.0, ending: str
                     {
                         "name": "nap",
                         "step": "nap",
+                        "approval": approval,
                         "parameters": {"type": "object", "properties": arguments, "required": ["n"]},
                     }
                 ],
@@ -121,7 +124,7 @@ class Terminal:
         )
         assert "Traceback" not in done.stderr
         assert code is None or done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stderr}"
-        return done.stdout if done.returncode in (0, 3, 4) else done.stderr
+        return done.stdout if done.returncode in (0, 3, 4) else done.stderr or done.stdout
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(

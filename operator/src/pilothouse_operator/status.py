@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from pilothouse_api.names import pod_name
 from pilothouse_api.v1alpha1.agentrun import AgentRunStatus, Snapshot
-from pilothouse_api.wake import unanswered_mode
+from pilothouse_api.wake import is_answered, unanswered_mode
 from pilothouse_operator.attempts import AttemptPlan, BeginAttempt
 from pilothouse_operator.conditions import (
     Draft,
@@ -260,10 +260,10 @@ def draft_started(scene: Scene) -> Draft | None:
     return Draft("Started", "True", "Started", "a runner has run") if scene.view.has_begun else None
 
 
-def _draft_park(scene: Scene, kind: str) -> Draft | None:
+def _draft_park(scene: Scene, kind: str, what: str = "") -> Draft | None:
     situation = scene.situation
     if isinstance(situation, Parked) and situation.reason == kind and not situation.is_due:
-        return Draft(kind, "True", kind, f"waits since turn {situation.turn}")
+        return Draft(kind, "True", kind, f"waits since turn {situation.turn}{what}")
     if find_condition(scene.view.run.status.conditions, kind) is None:
         return None
     return Draft(kind, "False", f"Not{kind}", "goes on")
@@ -276,7 +276,12 @@ def draft_paused(scene: Scene) -> Draft | None:
 
 def draft_awaiting_approval(scene: Scene) -> Draft | None:
     """AwaitingApproval: a call waits for a person."""
-    return _draft_park(scene, "AwaitingApproval")
+    snapshot = scene.view.snapshot
+    pending = snapshot.pending_approvals[0] if snapshot is not None and snapshot.pending_approvals else None
+    if pending is None:
+        return _draft_park(scene, "AwaitingApproval")
+    until = f" until {pending.expires_at}" if pending.expires_at else ""
+    return _draft_park(scene, "AwaitingApproval", f" for a decision on {pending.tool} ({pending.call_id}){until}")
 
 
 def _settles(scene: Scene) -> str | None:
@@ -333,7 +338,8 @@ def pending_directives(view: RunView) -> list[str]:
         pending.append(mode)
     if control is not None:
         pending += [f"steer {name}" for name in sorted(control.steer) if name not in answer.steer]
-        pending += [f"approval {name}" for name in sorted(control.approvals) if name not in answer.approvals]
+        given = sorted(control.approvals.items())
+        pending += [f"approval {name}" for name, it in given if not is_answered(it, answer.approvals.get(name))]
     if view.run.spec.limits is not None and answer.limits is None:
         pending.append("limits")
     return pending

@@ -107,6 +107,10 @@ def _control(frame: Mapping[str, Any]) -> str:
     return f"{frame.get('directive')}{name} {str(frame.get('landing', '')).lower()}{at}"
 
 
+def _policy(frame: Mapping[str, Any]) -> str:
+    return f"policy {frame.get('rule') or '(inputs)'}: {frame.get('verdict')} at {frame.get('at')}"
+
+
 def _park(frame: Mapping[str, Any]) -> str:
     event = {"Began": "parked", "Ended": "goes on after", "Released": "let go while"}.get(
         str(frame.get("event")), "park"
@@ -132,6 +136,7 @@ _FRAME_LINES = {
     "Iteration": _iteration,
     "ToolCall": _tool_call,
     "Control": _control,
+    "Policy": _policy,
     "Park": _park,
     "Outcome": _outcome,
     "Hook": _hook,

@@ -153,6 +153,19 @@ def _check_transition(name: str, raw: RawRun, before: Mapping[str, Any], spec: A
         was = (control_before.get("steer") or {}).get(steer_id)
         if was is not None and was != message.to_raw():
             raise CliError(f"steer message {steer_id} cannot be changed once it is set", "use another --id")
+    _check_decisions(name, raw, control_before.get("approvals") or {}, spec)
+
+
+def _check_decisions(name: str, raw: RawRun, before: Mapping[str, Any], spec: AgentRunSpec) -> None:
+    """Refuse a decision that is changed, or that is on a call that does not wait for one."""
+    snapshot = (raw.get("status") or {}).get("run") or {}
+    pending = {approval.get("callId") for approval in snapshot.get("pendingApprovals") or ()}
+    for call_id, decision in (spec.control.approvals if spec.control else {}).items():
+        was = before.get(call_id)
+        if was is None and call_id not in pending:
+            raise CliError(f"call {call_id} of run {name} does not wait for a decision", f"pilothouse show {name}")
+        if was is not None and was != decision.to_raw():
+            raise CliError(f"the decision on {call_id} cannot be changed once it is set", f"pilothouse show {name}")
 
 
 def _check_rules(raw: RawRun) -> None:

@@ -59,6 +59,9 @@ Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Another kubeconfig.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the landing.")]
 Timeout = Annotated[float, typer.Option(help="Longest wait, in seconds.", min=0)]
+CallId = Annotated[
+    str | None, typer.Argument(metavar="[CALL]", help="Id of the call, where more than one waits for a person.")
+]
 Reason = Annotated[str | None, typer.Option(help="Why; kept with the run.")]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Show a live view on a terminal.")]
 Inputs = Annotated[
@@ -256,6 +259,52 @@ def _steer(
 
     place = _place(namespace, cluster, context, kubeconfig)
     raise typer.Exit(steer(place, run, message, steer_id=steer_id, wait=wait, timeout=timeout, output=output))
+
+
+@app.command("approve")
+def _approve(
+    run: RunName,
+    call: CallId = None,
+    arguments: Annotated[
+        str | None, typer.Option("--arguments", metavar="JSON", help="Changes to the arguments: a JSON merge-patch.")
+    ] = None,
+    reason: Reason = None,
+    wait: Wait = True,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Let a call run that waits for a person, as it is or with other arguments."""
+    from pilothouse_cli.commands.steering import decide, parse_arguments
+
+    given = {"decision": "Approve", "arguments": parse_arguments(arguments), "reason": reason}
+    decision = {key: value for key, value in given.items() if value is not None}
+    place = _place(namespace, cluster, context, kubeconfig)
+    raise typer.Exit(decide(place, run, call, decision, wait=wait, timeout=timeout, output=output))
+
+
+@app.command("deny")
+def _deny(
+    run: RunName,
+    call: CallId = None,
+    reason: Reason = None,
+    wait: Wait = True,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Refuse a call that waits for a person; the model is told, with the reason."""
+    from pilothouse_cli.commands.steering import decide
+
+    decision = {"decision": "Deny"} | ({"reason": reason} if reason else {})
+    place = _place(namespace, cluster, context, kubeconfig)
+    raise typer.Exit(decide(place, run, call, decision, wait=wait, timeout=timeout, output=output))
 
 
 @app.command("limit")

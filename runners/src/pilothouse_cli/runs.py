@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, ControlAnswer, Snapshot
+from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, ApprovalDecision, ControlAnswer, Snapshot
+from pilothouse_api.wake import is_answered
 from pilothouse_cli.exits import EXIT_FAILED, CliError, first_problem
 from pilothouse_cli.turns import TurnRow
 
@@ -69,10 +70,12 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a directive: `state` is Landed, NotLanded, Superseded, Kept, Waiting or Ended."""
+    """What became of a directive: `state` is Landed, NotLanded, NotPending, Expired, Superseded, Kept, Waiting or
+    Ended."""
 
     state: str
     turn: int | None = None
+    message: str = ""
 
 
 def mode_directive(mode: str, reason: str | None = None) -> Directive:
@@ -97,6 +100,20 @@ def steer_directive(steer_id: str, message: str) -> Directive:
         return Answer(landing.state, landing.turn) if landing else None
 
     return Directive(f"steer {steer_id}", {"control": {"steer": {steer_id: {"message": message}}}}, answer)
+
+
+def approval_directive(call_id: str, decision: Mapping[str, Any]) -> Directive:
+    """Return the directive that decides on a pending call."""
+    asked = ApprovalDecision.model_validate(dict(decision))
+
+    def answer(control: ControlAnswer, generation: int) -> Answer | None:
+        landing = control.approvals.get(call_id)
+        if landing is None or not is_answered(asked, landing):
+            return None
+        return Answer(landing.state, landing.turn, landing.message or "")
+
+    title = f"{'approval' if asked.decision == 'Approve' else 'denial'} of {call_id}"
+    return Directive(title, {"control": {"approvals": {call_id: dict(decision)}}}, answer)
 
 
 def limits_directive(limits: Mapping[str, Any]) -> Directive:

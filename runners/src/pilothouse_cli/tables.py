@@ -1,5 +1,6 @@
 """What a terminal shows of runs: pure functions from objects to tables."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,11 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import ControlAnswer, Landing, Snapshot
+from pilothouse_api.v1alpha1.agentrun import ControlAnswer, Landing, PendingApproval, Snapshot
 from pilothouse_cli.runs import is_finished, snapshot_of
 from pilothouse_cli.terminal import clean, clean_json, clean_line
 from pilothouse_cli.turns import NANO_DOLLARS, CallRow, TurnRow
 from pilothouse_control.findings import Finding
+
+MAX_ARGUMENT_CHARS = 1000
+"""Longest line that shows the arguments of a call that waits for a person."""
 
 PHASE_STYLES: Mapping[str, str] = {
     "Pending": "yellow",
@@ -250,6 +254,7 @@ def control_lines(control: ControlAnswer) -> list[str]:
     if control.mode.state:
         lines.append(f"a newer mode is {clean_line(control.mode.state)}")
     lines += [f"steer {clean_line(steer_id)} {landing_text(landing)}" for steer_id, landing in control.steer.items()]
+    lines += [f"decision on {clean_line(call)} {landing_text(landing)}" for call, landing in control.approvals.items()]
     if control.limits is not None:
         lines.append(f"limits hold from turn {control.limits.turn}")
     return lines
@@ -258,7 +263,8 @@ def control_lines(control: ControlAnswer) -> list[str]:
 def landing_text(landing: Landing) -> str:
     """Return what became of one directive."""
     at = f" at turn {landing.turn}" if landing.turn is not None else ""
-    return f"{'landed' if landing.state == 'Landed' else landing.state}{at}"
+    why = f": {clean_line(landing.message, 300)}" if landing.message else ""
+    return f"{'landed' if landing.state == 'Landed' else landing.state}{at}{why}"
 
 
 def parked_lines(run: AgentRun, snapshot: Snapshot) -> list[str]:
@@ -266,11 +272,23 @@ def parked_lines(run: AgentRun, snapshot: Snapshot) -> list[str]:
     if snapshot.parked is None or is_finished(run):
         return []
     where = ", released" if snapshot.parked.released else ""
+    if snapshot.pending_approvals:
+        since = f"{clean_line(snapshot.parked.reason)} since turn {snapshot.parked.turn}{where}"
+        waiting = [line for pending in snapshot.pending_approvals for line in pending_lines(run, pending)]
+        return [since, *waiting]
     wake = f", until {snapshot.parked.wake}" if snapshot.parked.wake and not snapshot.parked.released else ""
     return [
         f"{clean_line(snapshot.parked.reason)} since turn {snapshot.parked.turn}{where}{clean_line(wake)}; "
         f"goes on with: pilothouse resume {run.metadata.name}"
     ]
+
+
+def pending_lines(run: AgentRun, pending: PendingApproval) -> list[str]:
+    """Return what waits for a person, and how it is decided."""
+    shown = clean_line(json.dumps(pending.arguments, ensure_ascii=False), MAX_ARGUMENT_CHARS)
+    until = f" until {clean_line(pending.expires_at)}" if pending.expires_at else ""
+    verbs = f"pilothouse approve {run.metadata.name} {clean_line(pending.call_id)}"
+    return [f"{clean_line(pending.tool)} {shown} waits for a person{until}", f"decide with: {verbs} (or deny)"]
 
 
 def money(amount: str) -> str:

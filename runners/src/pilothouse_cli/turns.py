@@ -79,6 +79,13 @@ class _Fold:
                 cost=known,
             )
 
+    def note(self, text: str, turn: int) -> None:
+        """Note what happened in a turn: in its row where it has one, else before the next."""
+        if self.rows and self.rows[-1].turn == turn:
+            self.change(notes=(*self.rows[-1].notes, text))
+        else:
+            self.notes += (text,)
+
     def call(self, tool: str, code: str | None, seconds: float | None) -> None:
         if self.rows:
             self.change(calls=(*self.rows[-1].calls, CallRow(tool, code, seconds)))
@@ -113,14 +120,22 @@ def _take(fold: _Fold, fact: facts.Fact) -> None:
             fold.end(fact.signal, ": ".join(filter(None, (fact.error_type, fact.error_message))))
         case facts.ToolSurface():
             fold.notes += fact.warnings
-        case facts.ModeAnswered() | facts.SteerAnswered() | facts.LimitsLanded() | facts.ParkBegan():
+        case facts.ModeAnswered() | facts.SteerAnswered() | facts.LimitsLanded():
             fold.notes += (_note(fact),)
+        case facts.ParkBegan() | facts.ApprovalAnswered():
+            fold.note(_note(fact), fact.turn)
         case _:
             return
 
 
-def _note(fact: facts.ModeAnswered | facts.SteerAnswered | facts.LimitsLanded | facts.ParkBegan) -> str:
+_Noted = facts.ModeAnswered | facts.SteerAnswered | facts.LimitsLanded | facts.ParkBegan | facts.ApprovalAnswered
+
+
+def _note(fact: _Noted) -> str:
     match fact:
+        case facts.ApprovalAnswered():
+            what = f"{fact.decision or 'decision on'} {fact.id}"
+            return what if fact.state == "Landed" else f"{what}: {fact.state}"
         case facts.ModeAnswered():
             return fact.mode if fact.state == "Landed" else f"{fact.mode}: {fact.state}"
         case facts.SteerAnswered():

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_cli.commands.steering import parse_limits
+from pilothouse_api.v1alpha1.agentrun import ApprovalDecision
+from pilothouse_api.wake import decision_digest
+from pilothouse_cli.commands.steering import choose_pending, parse_arguments, parse_limits
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.runs import (
     Answer,
     Directive,
     answer_of,
+    approval_directive,
     limits_directive,
     mode_directive,
     steer_directive,
@@ -22,6 +25,12 @@ from pilothouse_cli.turns import TurnRow
 PAUSE = mode_directive("Pause")
 STEER = steer_directive("a1", "look")
 LIMITS = limits_directive({"maxIterations": 3})
+APPROVE = approval_directive("t1", {"decision": "Approve"})
+EDIT = approval_directive("t1", {"decision": "Approve", "arguments": {"amount": "many"}})
+APPROVED, EDITED = (
+    decision_digest(ApprovalDecision.model_validate(directive.patch["control"]["approvals"]["t1"]))
+    for directive in (APPROVE, EDIT)
+)
 
 
 def run_with(control: Mapping[str, Any], phase: str = "Running", *, parked: str | None = None) -> AgentRun:
@@ -63,6 +72,30 @@ CASES: list[tuple[str, Directive, AgentRun, Answer | None]] = [
         STEER,
         run_with({"observedGeneration": 2, "mode": PAUSED}, "Paused", parked="Paused"),
         None,
+    ),
+    (
+        "a decision landed",
+        APPROVE,
+        run_with({"approvals": {"t1": {"state": "Landed", "turn": 2, "digest": APPROVED}}}),
+        Answer("Landed", 2),
+    ),
+    (
+        "an edit was refused",
+        EDIT,
+        run_with({"approvals": {"t1": {"state": "NotLanded", "turn": 2, "digest": EDITED, "message": "no number"}}}),
+        Answer("NotLanded", 2, "no number"),
+    ),
+    (
+        "the decision before it was refused",
+        APPROVE,
+        run_with({"approvals": {"t1": {"state": "NotLanded", "turn": 2, "digest": EDITED}}}),
+        None,
+    ),
+    (
+        "nobody decided in time",
+        APPROVE,
+        run_with({"approvals": {"t1": {"state": "Expired", "turn": 2}}}),
+        Answer("Expired", 2),
     ),
     ("limits hold", LIMITS, run_with({"limits": {"generation": 3, "turn": 6}}), Answer("Landed", 6)),
     ("older limits hold", LIMITS, run_with({"limits": {"generation": 2, "turn": 6}}), None),
@@ -134,3 +167,44 @@ def test_limits_are_words_on_the_command_line() -> None:
 def test_a_word_that_is_no_limit_is_refused(word: str) -> None:
     with pytest.raises(CliError):
         parse_limits([word])
+
+
+def waiting_run(*call_ids: str) -> AgentRun:
+    pending = [{"callId": call_id, "tool": "refund", "requestedAt": "t"} for call_id in call_ids]
+    run = run_with({}, "AwaitingApproval", parked="AwaitingApproval")
+    status = run.status.model_copy(update={"run": {**(run.status.run or {}), "pendingApprovals": pending}})
+    return run.model_copy(update={"status": status})
+
+
+@pytest.mark.parametrize(
+    ("waiting", "named", "want"),
+    [
+        (("t1",), None, "t1"),
+        (("t1",), "t1", "t1"),
+        (("t1", "t2"), "t2", "t2"),
+        (("t1", "t2"), None, "these wait: t1, t2"),
+        (("t1",), "t2", "these wait: t1"),
+        ((), None, "pilothouse show r1"),
+    ],
+)
+def test_the_call_that_is_decided_on_is_the_one_that_waits(
+    waiting: tuple[str, ...], named: str | None, want: str
+) -> None:
+    run = waiting_run(*waiting)
+    if want in waiting:
+        assert choose_pending(run, named) == want
+    else:
+        with pytest.raises(CliError) as caught:
+            choose_pending(run, named)
+        assert want in caught.value.next_step
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", "null", '{"a": null}', '{"a": {"b": null}}'])
+def test_changes_that_a_merge_patch_cannot_carry_are_refused(text: str) -> None:
+    with pytest.raises(CliError, match="--arguments"):
+        parse_arguments(text)
+
+
+def test_changes_to_arguments_are_a_json_object() -> None:
+    assert parse_arguments('{"amount": 40, "to": {"b": [null]}}') == {"amount": 40, "to": {"b": [None]}}
+    assert parse_arguments(None) is None

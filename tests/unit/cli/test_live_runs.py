@@ -66,6 +66,56 @@ def test_a_second_process_aborts_a_live_run_which_can_then_not_be_steered(termin
     assert "run r1 has ended (Aborted)" in terminal.type("resume", "r1", code=1)
 
 
+ASKING = workflow_manifest(2, delay=0.0, approval="Always")
+
+
+def pending_call(terminal: Terminal) -> str:
+    (pending,) = show(terminal, "r1")["status"]["run"]["pendingApprovals"]
+    return str(pending["callId"])
+
+
+def test_a_second_process_approves_edits_and_denies_calls_of_a_live_run(terminal: Terminal) -> None:
+    run = terminal.start("run", terminal.write("w.yaml", ASKING), "--name", "r1")
+    read_until(run, "parked: AwaitingApproval")
+    shown = terminal.type("show", "r1")
+    call = pending_call(terminal)
+    assert f"pilothouse approve r1 {call} (or deny)" in shown
+    assert 'nap {"n": 0, "seconds": 0} waits for a person until ' in shown
+
+    no_number = '{"n": "many"}'
+    refused = terminal.type("approve", "r1", "--arguments", no_number, code=1)
+    assert "was answered NotLanded at turn 1: the arguments do not fit the tool's parameters" in refused
+    assert pending_call(terminal) == call
+    assert "does not wait for a decision" in terminal.type("approve", "r1", "t9-0-00000000", code=1)
+    assert f"r1: approval of {call} landed at turn 1" in terminal.type("approve", "r1", "--arguments", '{"n": 7}')
+
+    read_until(run, "parked: AwaitingApproval")
+    second = pending_call(terminal)
+    assert f"r1: denial of {second} landed at turn 2" in terminal.type("deny", "r1", second, "--reason", "enough")
+    code, _, _ = finish(run)
+    assert code == 0
+    rows = json.loads(terminal.type("trace", "r1", "-o", "json"))
+    assert [row["calls"][0]["code"] for row in rows[:2]] == [None, "tool_approval_denied"]
+    assert f"Approve {call}" in rows[0]["notes"]
+    assert "run r1 has ended (Succeeded)" in terminal.type("approve", "r1", code=1)
+
+
+def test_a_run_that_was_let_go_of_while_it_waits_goes_on_with_the_decision_it_was_given(terminal: Terminal) -> None:
+    run = terminal.start(
+        "run", terminal.write("w.yaml", workflow_manifest(1, delay=0.0, approval="Always")), "--name", "r1"
+    )
+    read_until(run, "parked: AwaitingApproval")
+    run.send_signal(signal.SIGINT)
+    code, _, err = finish(run)
+    assert code == 4
+    assert "decide with: pilothouse approve r1 (or deny), then go on with: pilothouse resume r1" in err
+    assert show(terminal, "r1")["status"]["phase"] == "AwaitingApproval"
+    assert "is kept and lands when the run goes on: pilothouse resume r1" in terminal.type("approve", "r1")
+    code, out, _ = finish(terminal.start("resume", "r1"))
+    assert code == 0
+    assert '"talk_result": "done"' in out
+
+
 def test_ctrl_c_lets_go_of_a_run_and_resume_goes_on_with_it_in_one_process_only(terminal: Terminal) -> None:
     manifest = terminal.write("w.yaml", workflow_manifest(12, delay=0.15))
     run = terminal.start("run", manifest, "--name", "r1")

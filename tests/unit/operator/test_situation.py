@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agentrun import Attempts
+from pilothouse_api.v1alpha1.agentrun import ApprovalDecision, Attempts
+from pilothouse_api.wake import decision_digest
 from pilothouse_operator.attempts import AttemptPlan, BeginAttempt, MakePod, RemovePod, Stay, plan_attempt
 from pilothouse_operator.pods import Failure, read_pod
 from pilothouse_operator.situation import (
@@ -160,6 +161,26 @@ def test_a_released_run_waits_without_a_pod_until_it_is_due() -> None:
     assert waiting == (Parked("Paused", 3, is_held=False), Stay())
     assert isinstance(due[0], Parked) and due[0].is_due
     assert due[1] == BeginAttempt(2, Attempts(crashes=1), is_old_pod_removed=True)
+
+
+def test_a_released_approval_is_due_when_a_person_decides_and_not_for_a_decision_that_was_refused() -> None:
+    call, edit = "t1-0-9f2c11ab", {"decision": "Approve", "arguments": {"amount": "many"}}
+    refused = {"state": "NotLanded", "digest": decision_digest(ApprovalDecision.model_validate(edit))}
+    snapshot = {
+        "attempt": 1,
+        "parked": parked("AwaitingApproval", released=True),
+        "pendingApprovals": [{"callId": call, "tool": "refund", "requestedAt": text(ago(60))}],
+        "control": {"approvals": {call: refused}},
+    }
+
+    def plan(decision: dict[str, object]) -> object:
+        control = {"approvals": {call: decision}}
+        status = attempt_status(1, "n1")
+        return decide(view(status, snapshot=snapshot, terms=DURABLE, control=control, pod=ended_pod(0)))[1]
+
+    assert plan(edit) == Stay()
+    assert isinstance(plan({"decision": "Approve"}), BeginAttempt)
+    assert isinstance(plan({"decision": "Deny"}), BeginAttempt)
 
 
 def test_a_release_is_no_crash_whatever_the_exit_code() -> None:

@@ -232,6 +232,16 @@ def test_a_park_that_is_over_is_told_so() -> None:
 # ---------------------------------------------------------------- directives
 
 
+def test_the_condition_of_a_wait_for_a_person_names_the_call() -> None:
+    pending = {"callId": "t3-0-9f2c11ab", "tool": "refund", "requestedAt": "t", "expiresAt": "2026-03-02T12:00:00Z"}
+    snapshot = {"attempt": 1, "parked": parked("AwaitingApproval", released=True), "pendingApprovals": [pending]}
+
+    status = render(view(BEGUN, snapshot=snapshot, terms=DURABLE))
+
+    want = "waits since turn 3 for a decision on refund (t3-0-9f2c11ab) until 2026-03-02T12:00:00Z"
+    assert message(status, "AwaitingApproval") == want
+
+
 @pytest.mark.parametrize(
     ("control", "answer", "want"),
     [
@@ -243,6 +253,8 @@ def test_a_park_that_is_over_is_told_so() -> None:
         ({}, None, []),
         ({"steer": {"b": {"message": "m"}, "a": {"message": "m"}}}, {"steer": {"b": {}}}, ["steer a"]),
         ({"approvals": {"t1": {"decision": "Approve"}}}, {}, ["approval t1"]),
+        ({"approvals": {"t1": {"decision": "Approve"}}}, {"approvals": {"t1": {"digest": "another"}}}, ["approval t1"]),
+        ({"approvals": {"t1": {"decision": "Approve"}}}, {"approvals": {"t1": {"state": "Expired"}}}, []),
     ],
 )
 def test_what_is_not_answered_is_pending(

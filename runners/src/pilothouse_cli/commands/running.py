@@ -154,7 +154,9 @@ def drive(folder: RunFolder, output: str, *, live: bool) -> int:
     print_run(run, output, runs.turns(run) if output == "table" else ())
     parked = snapshot_of(run).parked
     if parked is not None and parked.released:
-        say(f"let go of run {folder.name} at turn {parked.turn}; go on with: pilothouse resume {folder.name}")
+        is_asking = bool(snapshot_of(run).pending_approvals)
+        first = f"decide with: pilothouse approve {folder.name} (or deny), then " if is_asking else ""
+        say(f"let go of run {folder.name} at turn {parked.turn}; {first}go on with: pilothouse resume {folder.name}")
     return exit_code(run)
 
 

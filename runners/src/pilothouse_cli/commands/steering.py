@@ -1,7 +1,8 @@
-"""`pause`, `resume`, `finish`, `abort`, `steer`, `limit`: a patch, and the wait for its landing."""
+"""`pause`, `resume`, `finish`, `abort`, `steer`, `limit`, `approve`, `deny`: a patch, and the wait for its landing."""
 
+import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilothouse_api.v1alpha1 import AgentRun
@@ -14,6 +15,7 @@ from pilothouse_cli.runs import (
     Answer,
     Directive,
     Runs,
+    approval_directive,
     is_finished,
     limits_directive,
     mode_directive,
@@ -65,6 +67,61 @@ def steer(
     directive = steer_directive(steer_id or f"s-{secrets.token_hex(3)}", message)
     run = _ask(runs, name, directive)
     return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
+
+
+def decide(
+    place: Place,
+    name: str,
+    call_id: str | None,
+    decision: Mapping[str, Any],
+    *,
+    wait: bool,
+    timeout: float,
+    output: str,
+) -> int:
+    """Approve or deny a call that waits for a person, and wait until the decision has landed."""
+    runs = place.runs_of(name)
+    run = runs.get(name)
+    _check_open(run)
+    chosen = choose_pending(run, call_id)
+    if run.spec.control is not None and chosen in run.spec.control.approvals:
+        # It was answered and changed nothing: an entry cannot be changed, only taken back and set anew.
+        runs.patch(name, {"control": {"approvals": {chosen: None}}})
+    directive = approval_directive(chosen, decision)
+    run = _ask(runs, name, directive)
+    return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
+
+
+def choose_pending(run: AgentRun, call_id: str | None) -> str:
+    """Return the id of the call that is decided on, the one that waits where none is named; raises CliError."""
+    name = run.metadata.name
+    pending = [approval.call_id for approval in snapshot_of(run).pending_approvals]
+    if call_id is None and len(pending) == 1:
+        return pending[0]
+    if call_id is not None and call_id in pending:
+        return call_id
+    what = f"call {call_id} of run {name} does not wait" if call_id else f"no call of run {name} waits"
+    hint = f"these wait: {', '.join(pending)}" if pending else f"pilothouse show {name}"
+    raise CliError(f"{what} for a decision", hint, EXIT_FAILED)
+
+
+def parse_arguments(text: str | None) -> dict[str, Any] | None:
+    """Return the changes to the arguments of a call, a JSON object; raises CliError."""
+    if text is None:
+        return None
+    try:
+        changes = json.loads(text)
+    except ValueError as error:
+        raise CliError(f"--arguments is no JSON: {error}", """--arguments '{"amount": 40}'""") from None
+    if not isinstance(changes, dict) or _holds_null(changes):
+        # The patch of the spec is a merge-patch too: it would drop a null, and the key would stay.
+        what = "--arguments takes a JSON object without null: a key can be changed or added, not taken away"
+        raise CliError(what, """--arguments '{"amount": 40}'""")
+    return changes
+
+
+def _holds_null(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and any(_holds_null(item) for item in value.values()))
 
 
 def set_limits(place: Place, name: str, pairs: Sequence[str], *, wait: bool, timeout: float, output: str) -> int:
@@ -149,7 +206,8 @@ def _ended(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[i
 
 
 def _not_landed(run: AgentRun, title: str, answer: Answer, timeout: float) -> tuple[int, str]:
-    return EXIT_FAILED, f"{run.metadata.name}: {title} was answered {answer.state} at turn {answer.turn}"
+    why = f": {answer.message}" if answer.message else ""
+    return EXIT_FAILED, f"{run.metadata.name}: {title} was answered {answer.state} at turn {answer.turn}{why}"
 
 
 _SENTENCES = {
