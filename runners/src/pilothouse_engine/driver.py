@@ -50,6 +50,7 @@ from pilothouse_engine.facts import (
     ReplyReceived,
     SteerAnswered,
     StepEntered,
+    TextJudged,
     encode,
 )
 from pilothouse_engine.frames import advance, fold
@@ -237,9 +238,12 @@ class Driver:
                 self._publisher.mark(is_lazy=True)
 
     def _may_be_forgotten(self, fact: Fact) -> bool:
-        """Tell whether a crash may forget a fact: what only reads is read again, and nothing was acted on yet."""
+        """Tell whether a crash may forget a fact: what only reads is read again, and nothing was acted on yet.
+
+        A text is judged again with what its judges said, which is journaled.
+        """
         if not isinstance(fact, CallFinished):
-            return False
+            return isinstance(fact, TextJudged)
         visit = self._state.visit
         call = visit.call_ids.get(fact.id) if visit is not None else None
         return call is not None and call.started is not None and call.started.effect == "ReadOnly"

@@ -125,6 +125,8 @@ class Visit:
     is_input_judged: bool = False
     judged_answer: TextJudged | None = None
     violation: TextJudged | None = None
+    judge: JudgeStarted | None = None
+    judge_answers: dict[tuple[str, str], list[JudgeAnswered]] = field(default_factory=dict)
 
     messages: list[Message] = field(default_factory=list)
     opening: int = 0
@@ -242,7 +244,6 @@ class RunState:
 
     account: Account = field(default_factory=Account)
     marks: dict[str, list[int]] = field(default_factory=dict)
-    judge_script: str | None = None
     tool_calls: dict[str, int] = field(default_factory=dict)
     total_tool_calls: int = 0
     undeclared_tool_calls: int = 0
@@ -736,15 +737,18 @@ def _judge_started(state: RunState, fact: JudgeStarted) -> None:
     visit = _visit(state)
     state.account.take(hold)
     visit.account.take(hold)
-    state.judge_script = fact.script
+    visit.judge = fact
 
 
 def _judge_answered(state: RunState, fact: JudgeAnswered) -> None:
+    visit = _visit(state)
+    assert visit.judge is not None, "a judge answers that was not asked"
     state.tick += 1
     state.account.settle(fact.input, fact.output, fact.cost)
-    _visit(state).account.settle(fact.input, fact.output, fact.cost)
-    if fact.mark is not None and state.judge_script is not None:
-        state.marks.setdefault(state.judge_script, []).append(fact.mark)
+    visit.account.settle(fact.input, fact.output, fact.cost)
+    visit.judge_answers.setdefault((visit.judge.gate, visit.judge.id), []).append(fact)
+    if fact.mark is not None and visit.judge.script is not None:
+        state.marks.setdefault(visit.judge.script, []).append(fact.mark)
 
 
 def _text_judged(state: RunState, fact: TextJudged) -> None:

@@ -3,14 +3,14 @@
 Where gates stand in a turn, and what follows from a refusal, is `pilothouse_engine.judgements`.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pilothouse_api.plan import IntegrityError
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_engine.account import Charge, DoesNotFit, Hold, charge, reserve
+from pilothouse_engine.account import Charge, DoesNotFit, Hold, Price, charge, reserve
 from pilothouse_engine.actions import JudgeText
 from pilothouse_engine.alarms import Cut
 from pilothouse_engine.catalog import Catalog
@@ -22,15 +22,25 @@ from pilothouse_engine.guardrails.judges import (
     build_judge_messages,
     read_judge_answer,
 )
-from pilothouse_engine.guardrails.verdicts import GateResult, JudgeFailed, JudgeHolds, JudgeVerdict, Passed, Refused
+from pilothouse_engine.guardrails.verdicts import (
+    GateResult,
+    JudgeFailed,
+    JudgeHolds,
+    JudgeVerdict,
+    JudgeViolated,
+    Passed,
+    Refused,
+)
 from pilothouse_engine.ports import Model, ModelFailure, ModelReply, ModelRequest
 from pilothouse_engine.results import compact, shown_result
 from pilothouse_engine.state import RunState, bytes_of
 from pilothouse_engine.strict_json import JsonError, parse_json
+from pilothouse_engine.values import value
 
 T = TypeVar("T")
 
-TRANSFORMS = frozenset({"PiiMask", "SecretMask", "PromptInjection"})
+MASKS = frozenset({"PiiMask", "SecretMask"})
+TRANSFORMS = MASKS | {"PromptInjection"}
 """Checks whose text goes on instead."""
 
 
@@ -42,7 +52,7 @@ class Bound(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Desk:
     """What the loop lends to a gate."""
 
@@ -62,14 +72,15 @@ class _Interrupted(Exception):
 
 async def judge_text(action: JudgeText, desk: Desk) -> None:
     """Judge a text and commit the verdict; nothing is committed where the attempt lets go meanwhile."""
-    plain, _ = shown_result(action.id, action.text, action.cut_at)
-    is_cut = len(plain) != len(action.text)
-    subject = shown_result(action.id, action.text, action.cut_at, action.planned.part)[0] if is_cut else plain
+    gate, judges = action.planned, _Judges(action, desk)
+    plain, pointer = shown_result(action.id, action.text, action.cut_at)
+    is_cut = bool(pointer)
+    subject = shown_result(action.id, action.text, action.cut_at, gate.part)[0] if is_cut else plain
     try:
-        result = await _run(action, desk, subject)
+        result = await _run(gate, judges, desk, subject)
         writes = None
         if action.writes and isinstance(result.verdict, Passed) and (is_cut or result.verdict.text != plain):
-            result, writes = await _judge_writes(action, desk, result)
+            result, writes = await _judge_writes(action, judges, desk, result)
     except _Interrupted:
         return
     desk.commit((_verdict(action, desk.now(), plain, subject, result.verdict, writes),))
@@ -90,26 +101,25 @@ def _verdict(
         )
     notes = verdict.notes
     if subject != plain:
-        mask = next(check.check for check in action.planned.checks if check.check in TRANSFORMS)
+        mask = next(check.check for check in action.planned.checks if check.check in MASKS)
         notes = (f"{mask}: masked what a cut had split", *notes)
     checks = dict.fromkeys(note.partition(":")[0] for note in notes)
     text = None if verdict.text == plain else verdict.text
     return TextJudged(now, action.gate, action.id, "Passed", text, notes, check=", ".join(checks), writes=writes)
 
 
-async def _run(action: JudgeText, desk: Desk, subject: str) -> GateResult:
-    gate = action.planned
+async def _run(gate: Gate, judges: "_Judges", desk: Desk, subject: str) -> GateResult:
     if not gate.has_judge and len(subject) <= LARGE_CHARS:
         return run_pure(gate.checks, subject)
     await desk.flush()  # what is judged must not be lost while it is waited for
-    return await run_gate(gate.checks, subject, partial(_ask, action, desk))
+    return await run_gate(gate.checks, subject, judges.ask)
 
 
 # ---------------------------------------------------------------- what a call merges
 
 
 async def _judge_writes(
-    action: JudgeText, desk: Desk, shown: GateResult
+    action: JudgeText, judges: "_Judges", desk: Desk, shown: GateResult
 ) -> tuple[GateResult, Mapping[str, Any] | None]:
     """Judge what a call would merge where the model is shown something else: its result was cut, or rewritten.
 
@@ -118,17 +128,19 @@ async def _judge_writes(
     """
     assert action.writes is not None
     whole = compact({"signal": action.signal, "output": action.writes})
-    result = await _run(action, desk, whole)
+    result = await _run(action.planned, judges, desk, whole)
     if isinstance(result.verdict, Refused):
         return result, None
     if result.verdict.text == whole:
         return shown, None
     try:
-        value = parse_json(result.verdict.text)
+        parsed = parse_json(result.verdict.text)
     except JsonError:
-        value = None
-    if isinstance(value, dict) and isinstance(value.get("output"), dict):
-        return shown, value["output"]
+        parsed = None
+    if isinstance(parsed, dict) and isinstance(parsed.get("output"), dict):
+        return shown, parsed["output"]
+    if len(whole) > LARGE_CHARS:
+        return shown, await asyncio.to_thread(_transform_each, action.planned, action.writes)
     return shown, _transform_each(action.planned, action.writes)
 
 
@@ -139,46 +151,60 @@ def _transform_each(gate: Gate, writes: Mapping[str, Any]) -> dict[str, Any]:
     """
     checks = tuple(check for check in gate.checks if check.check in TRANSFORMS)
     changed: dict[str, Any] = {}
-    for key, value in writes.items():
-        name, given = run_pure(checks, key).verdict, value if isinstance(value, str) else compact(value)
+    for key, item in writes.items():
+        name, given = run_pure(checks, key).verdict, item if isinstance(item, str) else compact(item)
         got = run_pure(checks, given).verdict
         if isinstance(name, Passed) and isinstance(got, Passed):
-            changed[name.text] = value if got.text == given else got.text
+            changed[name.text] = item if got.text == given else got.text
     return {} if changed == writes else changed
 
 
 # ---------------------------------------------------------------- judges
 
 
-async def _ask(action: JudgeText, desk: Desk, check: PlannedCheck, text: str) -> JudgeVerdict:
-    """Ask the step's own model, within what is left of every budget; any failure is a JudgeFailed."""
-    catalog, state, visit = desk.catalog, desk.state, desk.state.visit
-    assert visit is not None
-    endpoint = _judge_endpoint(catalog.agent(visit.step).endpoints[0])
-    messages = build_judge_messages(check.criteria, text)
-    price = catalog.price(visit.step, 0)
-    remaining = catalog.limits(visit.step, state.limits).remaining(state.account, visit.account)
-    hold = reserve(sum(map(bytes_of, messages)), endpoint.max_output_tokens or MAX_OUTPUT_TOKENS, price, remaining)
-    if isinstance(hold, DoesNotFit):
-        return JudgeFailed(f"no budget has room for it: {hold.message}")
-    try:
-        script = catalog.text(endpoint.script) if endpoint.script is not None else None
-    except IntegrityError as error:
-        return JudgeFailed(str(error))
-    key = catalog.script_key(endpoint)
-    started = JudgeStarted(desk.now(), action.gate, action.id, hold.input, hold.output, hold.cost, key)
-    desk.commit((started,))
-    await desk.flush()
-    marks = tuple(state.marks.get(key, ())) if key is not None else ()
-    request = ModelRequest(endpoint, messages, (), visit.step, state.next_turn, script, marks)
-    outcome = await desk.bound(desk.model.call(request), min(TIMEOUT_SECONDS, desk.remaining(desk.now())))
-    if outcome is Cut.INTERRUPTED:
-        raise _Interrupted
-    if isinstance(outcome, Cut):
-        outcome = ModelFailure("Timeout", f"no answer within {TIMEOUT_SECONDS:g} s")
-    verdict, taken = _read(outcome, hold, desk)
-    desk.commit((_answered(desk.now(), outcome, verdict, taken),))
-    return verdict
+class _Judges:
+    """The judges of one text, in the order in which they are asked; what an earlier attempt was told is not asked."""
+
+    def __init__(self, action: JudgeText, desk: Desk) -> None:
+        visit = desk.state.visit
+        assert visit is not None
+        self._action, self._desk, self._visit = action, desk, visit
+        self._known = deque(visit.judge_answers.get((action.gate, action.id), ()))
+
+    async def ask(self, check: PlannedCheck, text: str) -> JudgeVerdict:
+        """Ask the step's own model, within what is left of every budget; any failure is a JudgeFailed."""
+        if self._known:
+            return _verdict_of(self._known.popleft())
+        catalog, state, visit = self._desk.catalog, self._desk.state, self._visit
+        endpoint = _judge_endpoint(catalog.agent(visit.step).endpoints[0])
+        messages = build_judge_messages(check.criteria, text)
+        remaining = catalog.limits(visit.step, state.limits).remaining(state.account, visit.account)
+        prompt, answer = sum(map(bytes_of, messages)), endpoint.max_output_tokens or MAX_OUTPUT_TOKENS
+        hold = reserve(prompt, answer, catalog.price(visit.step, 0), remaining)
+        if isinstance(hold, DoesNotFit):
+            return JudgeFailed(f"no budget has room for it: {hold.message}")
+        try:
+            script = catalog.text(endpoint.script) if endpoint.script is not None else None
+        except IntegrityError as error:
+            return JudgeFailed(str(error))
+        key = catalog.script_key(endpoint)
+        marks = tuple(state.marks.get(key, ())) if key is not None else ()
+        request = ModelRequest(endpoint, messages, (), visit.step, state.next_turn, script, marks)
+        return await self._call(request, hold, key)
+
+    async def _call(self, request: ModelRequest, hold: Hold, script: str | None) -> JudgeVerdict:
+        desk, action = self._desk, self._action
+        started = JudgeStarted(desk.now(), action.gate, action.id, hold.input, hold.output, hold.cost, script)
+        desk.commit((started,))
+        await desk.flush()
+        outcome = await desk.bound(desk.model.call(request), min(TIMEOUT_SECONDS, desk.remaining(desk.now())))
+        if outcome is Cut.INTERRUPTED:
+            raise _Interrupted
+        if isinstance(outcome, Cut):
+            outcome = ModelFailure("Timeout", f"no answer within {TIMEOUT_SECONDS:g} s")
+        answered = _answered(desk.now(), outcome, hold, desk.catalog.price(self._visit.step, 0))
+        desk.commit((answered,))
+        return _verdict_of(answered)
 
 
 def _judge_endpoint(endpoint: ModelEndpoint) -> ModelEndpoint:
@@ -188,23 +214,31 @@ def _judge_endpoint(endpoint: ModelEndpoint) -> ModelEndpoint:
     return endpoint.model_copy(update={"max_output_tokens": longest, "timeout_seconds": seconds})
 
 
-def _read(outcome: ModelReply | ModelFailure, hold: Hold, desk: Desk) -> tuple[JudgeVerdict, Charge]:
-    visit = desk.state.visit
-    assert visit is not None
+def _answered(now: float, outcome: ModelReply | ModelFailure, hold: Hold, price: Price | None) -> JudgeAnswered:
     if isinstance(outcome, ModelFailure):
-        may_be_billed = outcome.sent or outcome.kind in ("Timeout", "Garbage")
-        taken = Charge(hold.input, hold.output, hold.cost, False) if may_be_billed else Charge(0, 0, 0, False)
-        return JudgeFailed(f"{outcome.kind}: {outcome.message}", taken.input + taken.output), taken
-    taken = charge(hold, outcome.usage, desk.catalog.price(visit.step, 0))
-    return read_judge_answer(outcome.text, taken.input + taken.output), taken
-
-
-def _answered(now: float, outcome: ModelReply | ModelFailure, verdict: JudgeVerdict, taken: Charge) -> JudgeAnswered:
-    mark = outcome.mark
+        is_charged = outcome.sent or outcome.kind in ("Timeout", "Garbage")
+        taken = Charge(hold.input, hold.output, hold.cost, False) if is_charged else Charge(0, 0, 0, False)
+        verdict: JudgeVerdict = JudgeFailed(f"{outcome.kind}: {outcome.message}")
+    else:
+        taken = charge(hold, outcome.usage, price)
+        verdict = read_judge_answer(outcome.text, taken.input + taken.output)
+    said: Literal["Holds", "Violated", "Failed"]
     match verdict:
         case JudgeHolds():
-            return JudgeAnswered(now, "Holds", "", taken.input, taken.output, taken.cost, mark)
-        case JudgeFailed(message):
-            return JudgeAnswered(now, "Failed", message, taken.input, taken.output, taken.cost, mark)
-        case _:
-            return JudgeAnswered(now, "Violated", verdict.reason, taken.input, taken.output, taken.cost, mark)
+            said, reason = "Holds", ""
+        case JudgeViolated(reason):
+            said = "Violated"
+        case JudgeFailed(reason):
+            said = "Failed"
+    return JudgeAnswered(now, said, reason, taken.input, taken.output, taken.cost, outcome.mark)
+
+
+def _verdict_of(answered: JudgeAnswered) -> JudgeVerdict:
+    tokens = answered.input + answered.output
+    match answered.said:
+        case "Holds":
+            return JudgeHolds(tokens)
+        case "Violated":
+            return JudgeViolated(answered.reason, tokens)
+        case "Failed":
+            return JudgeFailed(answered.reason, tokens)
