@@ -26,6 +26,7 @@ from pilothouse_engine.ports import (
     ModelFailure,
     ModelReply,
     ModelRequest,
+    ResourceRequest,
     ToolSpec,
 )
 from pilothouse_engine.results import READ_TOOL_RESULT
@@ -106,6 +107,11 @@ class _Transcript:
         yield f"-- {at} {'lists' if tool is None else 'calls'} MCP server {server}" + (
             f", tool {tool} {_json(arguments)}{key}" if tool is not None else ""
         )
+
+    def _cluster(self, at: str, told: Told) -> Iterator[str]:
+        request: ResourceRequest = told.value
+        body = f" {_json(request.body)}" if request.body is not None else ""
+        yield f"-- {at} {request.operation} {request.kind} {request.name}{request.label_selector}{body}"
 
     def _model(self, at: str, told: Told) -> Iterator[str]:
         request: ModelRequest = told.value

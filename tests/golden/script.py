@@ -9,6 +9,7 @@
                             last one is repeated, and one that is not named gives {"done": true}
     http: [{status: 200, json: {...}}, {failure: Timeout, sent: true}]     the same for HTTP
     mcp: {crm: {tools: [{name: search}], calls: {search: [{text: found}, {failure: Timeout}]}}}
+    objects: [{kind: ConfigMap, ...}]   objects of the cluster, in the run's namespace; `forbidden`: names of others
     events:                 what people and the world do, and when
     - when: {turn: 2}       while the model is asked at turn 2
       control: {mode: Abort}
@@ -98,6 +99,8 @@ class Script(_Node):
     functions: dict[str, list[dict[str, Any]]] = {}
     http: list[dict[str, Any]] = []
     mcp: dict[str, McpScript] = {}
+    objects: list[dict[str, Any]] = []
+    forbidden: list[str] = []
     events: list[Event] = []
     durable: bool = True
     settings: dict[str, float] = {}

@@ -32,6 +32,9 @@ from pilothouse_engine.ports import (
     ModelRequest,
     Ports,
     RawEntry,
+    ResourceFailure,
+    ResourceReply,
+    ResourceRequest,
     StoreFailure,
 )
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Stop
@@ -178,7 +181,7 @@ class Stage:
             functions=_Functions(self),
             secrets=DictSecrets(),
             mcp=_Mcp(self),
-            resources=MemoryResources(),
+            resources=_Cluster(self),
             journal=self.journal,
             store=self.store,
             frames=ListFrameSink(),
@@ -401,6 +404,23 @@ class _Mcp:
 
     async def end_visit(self) -> None:
         """Nothing to close."""
+
+
+class _Cluster(MemoryResources):
+    """A cluster that holds the objects of the script."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+        for stored in stage.script.objects:
+            self.put(stored)
+
+    async def call(self, request: ResourceRequest) -> ResourceReply | ResourceFailure:
+        self._stage.tell("cluster", request)
+        await self._stage.happen("cluster")
+        if request.name in self._stage.script.forbidden:
+            return ResourceFailure("Forbidden", "the run's ServiceAccount may not do this")
+        return await super().call(request)
 
 
 def _nth(given: Sequence[dict[str, Any]], index: int) -> dict[str, Any]:

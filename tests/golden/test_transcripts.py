@@ -64,15 +64,15 @@ def test_every_recording_has_its_script() -> None:
 @each_script
 def test_every_call_has_one_result_and_every_exit_is_of_the_closed_set(path: Path) -> None:
     stage, facts = played(path)
-    check_results(facts)
     check_exits(stage, facts)
+    check_results(facts, is_ended=isinstance(stage.ends[-1], Finished))
 
 
 @each_script
 def test_the_journal_folds_to_the_state_of_the_run_that_wrote_it(path: Path) -> None:
     stage, _ = played(path)
-    if stage.live is None or stage.script.journal_was_cut:
-        pytest.skip("the last attempt lost what it knew")
+    if not isinstance(stage.ends[-1], Finished) or stage.script.journal_was_cut:
+        pytest.skip("the last attempt may not write what it knows")
     folded = fold(asyncio.run(_entries(stage)), stage.plan.input)
     folded.context_json(), stage.live.context_json()  # a text that either may have made by now
     assert folded == stage.live
@@ -111,8 +111,8 @@ async def _resume(whole: Stage, at: Checkpoint) -> tuple[Stage, list[Fact]]:
     return stage, await stage.facts()
 
 
-def check_results(facts: list[Fact]) -> None:
-    """Every call that was asked for, or that a step of the graph is, has exactly one result."""
+def check_results(facts: list[Fact], *, is_ended: bool = True) -> None:
+    """Every call that was asked for, or that a step of the graph is, has exactly one result once the run has ended."""
     asked: set[str] = set()
     purpose = ""
     for fact in facts:
@@ -123,14 +123,15 @@ def check_results(facts: list[Fact]) -> None:
         elif isinstance(fact, CallStarted):
             asked.add(fact.id)
     finished = Counter(fact.id for fact in facts if isinstance(fact, CallFinished))
-    assert finished == Counter(asked)
+    assert finished <= Counter(asked)
+    assert not is_ended or finished == Counter(asked)
 
 
 def check_exits(stage: Stage, facts: list[Fact]) -> None:
     """Every visit of an agent ends on an outcome of its author's, on default, or on a reserved exit."""
     steps = {step.id: step for step in stage.plan.spec.steps}
     names = [fact.step for fact in facts if isinstance(fact, StepEntered)]
-    for name, fact in zip(names, [fact for fact in facts if isinstance(fact, StepFinished)], strict=True):
+    for name, fact in zip(names, [fact for fact in facts if isinstance(fact, StepFinished)], strict=False):
         if steps[name].kind == "Agent":
             own = stage.plan.agent_of(steps[name]).outcome.enum
             assert fact.signal in RESERVED_EXITS | set(own if own is not None else [DEFAULT])
