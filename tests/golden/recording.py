@@ -1,8 +1,8 @@
 """The recorded form of a golden run: a text that a person can read, and that changes where the run changes.
 
 Three parts: what happened, with everything that the model was shown; the journal, a line for each fact; the snapshot
-that was published last. A long text stands in full where the model was shown it, and elsewhere as its beginning, its
-length and its digest.
+that was published last. A long text stands as its beginning, its length and its digest; what the model was shown stands
+in full unless it is very long.
 """
 
 import json
@@ -34,6 +34,7 @@ from pilothouse_engine.run import Finished, Lost, Released
 from pilothouse_engine.testing.clock import START
 
 LONGEST_SHOWN = 160
+LONGEST_TEXT = 900
 EPOCH = START.timestamp()
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -166,9 +167,15 @@ def _message(message: Message, old: Message | None) -> Iterator[str]:
 
 
 def _block(head: str, text: str) -> Iterator[str]:
-    first, *rest = text.split("\n")
+    first, *rest = _middle_left_out(text).split("\n")
     yield f"   {head}: {first}"
     yield from (f"     {line}" for line in rest)
+
+
+def _middle_left_out(text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:LONGEST_SHOWN]} … {text[-2 * LONGEST_SHOWN :]} ({len(text)} characters, {text_digest(text)[:8]})"
 
 
 def _outcome(outcome: ModelReply | ModelFailure | None) -> Iterator[str]:

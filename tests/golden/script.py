@@ -16,6 +16,9 @@
     - when: {call: lookup}  while the function runs; {fact: CallStarted}: once that is journaled; {parked: Paused}: once
       kill: true            it is published; {ended: Released}: between two attempts; `nth` counts from 1
 
+A long text is `{of: text, times: n}`. A decision may name a pending call without the digest of its id:
+`approvals: {t1-0: {decision: Approve}}`.
+
 In an agent, `mode`, `model` and `tools` may be left out, and a tool may be a word or a mapping of its fields without
 the work: it is then a function of that name.
 """
@@ -57,6 +60,7 @@ class Event(_Node):
     when: When
     after: float = 0.0
     control: dict[str, Any] | None = None
+    takes_back: bool = False
     limits: dict[str, Any] | None = None
     delete: bool = False
     store: Literal["Back", "Unavailable", "Forbidden"] | None = None
@@ -170,7 +174,16 @@ def _tool(tool: str | dict[str, Any]) -> dict[str, Any]:
 
 def read_script(path: Path) -> Script:
     """Return the script of a file."""
-    return Script.model_validate(yaml.safe_load(path.read_text()))
+    return Script.model_validate(_written_out(yaml.safe_load(path.read_text())))
+
+
+def _written_out(value: Any) -> Any:
+    """Return a value with each `{of: text, times: n}` written out."""
+    if isinstance(value, dict):
+        if value.keys() == {"of", "times"}:
+            return value["of"] * value["times"]
+        return {key: _written_out(item) for key, item in value.items()}
+    return [_written_out(item) for item in value] if isinstance(value, list) else value
 
 
 def dump(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from golden.script import UID, Event, Script, When
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.v1alpha1.agentrun import Control, Snapshot
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.driver import Driver
 from pilothouse_engine.facts import Fact, decode_all
@@ -228,7 +228,9 @@ class Stage:
         self.due.pop(number, None)
         self.tell("event", event)
         if event.control is not None:
-            self.store.set_control(**event.control)
+            self.store.set_control(**self._with_full_ids(event.control))
+        if event.takes_back:
+            self.store.take_back_decisions()
         if event.limits is not None:
             self.store.set_limits(**event.limits)
         if event.delete:
@@ -249,6 +251,13 @@ class Stage:
         if event.kill and self.task is not None:
             self.is_killed = True
             self.task.cancel()
+
+    def _with_full_ids(self, control: dict[str, Any]) -> dict[str, Any]:
+        """Return a control whose decisions name a pending call, where the script left the digest of its id out."""
+        pending = self.snapshots[-1].pending_approvals if self.snapshots else []
+        full = {approval.call_id.rpartition("-")[0]: approval.call_id for approval in pending}
+        decisions = {full.get(key, key): decision for key, decision in control.get("approvals", {}).items()}
+        return {**control, "approvals": decisions} if decisions else control
 
     def checkpoint(self) -> None:
         """Remember the world as it is."""
@@ -296,6 +305,11 @@ class _Store(MemoryRunStore):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.clock, UID)
         self._stage = stage
+
+    def take_back_decisions(self) -> None:
+        """Empty `spec.control.approvals`, as a person may."""
+        control = self.directives.control.to_raw() if self.directives.control else {}
+        self._set(control=Control.model_validate({**control, "approvals": {}}))
 
     async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
         failure = await super().publish(snapshot)

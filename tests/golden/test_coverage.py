@@ -41,13 +41,11 @@ REASONS = {
     *UNROUTED_REASON.values(),
     *get_args(SettleCause),
 }
-LANDINGS = {"Landed", "NotLanded", "Superseded", "NotPending"}
+LANDINGS = {"Landed", "NotLanded", "Superseded", "NotPending", "Expired", "Withdrawn"}
 
 NOT_BUILT_YET: dict[str, set[Any]] = {
     "cause": {"GuardrailViolation"},
-    "code": {"tool_approval_denied", "tool_approval_expired"},
     "exit": {"guardrail_violation"},
-    "park": {"AwaitingApproval"},
     "reason": {"GuardrailViolation"},
 }
 """What the engine does not do yet; a word that a run shows must not stand here."""

@@ -114,9 +114,13 @@ async def _resume(whole: Stage, at: Checkpoint) -> tuple[Stage, list[Fact]]:
 def check_results(facts: list[Fact], *, is_ended: bool = True) -> None:
     """Every call that was asked for, or that a step of the graph is, has exactly one result once the run has ended."""
     asked: set[str] = set()
-    purpose = ""
+    purpose = kind = ""
     for fact in facts:
-        if isinstance(fact, ModelStarted):
+        if isinstance(fact, StepEntered):
+            kind = fact.kind
+        elif isinstance(fact, CallFinished) and kind != "Agent":
+            asked.add(fact.id)
+        elif isinstance(fact, ModelStarted):
             purpose = fact.purpose
         elif isinstance(fact, ReplyReceived) and purpose not in TOOLS_OFF:
             asked |= {call.id for call in fact.calls}
