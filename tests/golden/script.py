@@ -33,6 +33,7 @@ from pydantic.alias_generators import to_camel
 from pilothouse_api.plan import LiveCeilings, Origin, Plan, PlannedAgent, PlannedText, RunIdentity
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
+from pilothouse_engine.attempt import SettleCause
 
 UID = "uid-1"
 
@@ -68,7 +69,7 @@ class Event(_Node):
     journal_keeps: int | None = None
     stop: bool = False
     kill: bool = False
-    settle: str | None = None
+    settle: SettleCause | None = None
     passes: float = 0.0
 
     @property

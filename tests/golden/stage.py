@@ -12,6 +12,7 @@ from golden.script import UID, Event, Script, When
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_api.v1alpha1.agentrun import Control, Snapshot
 from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_engine.attempt import SettleCause
 from pilothouse_engine.driver import Driver
 from pilothouse_engine.facts import Fact, decode_all
 from pilothouse_engine.ports import (
@@ -76,7 +77,7 @@ class Checkpoint:
     length: int
     elapsed: float
     attempt: int
-    settle: str | None
+    settle: SettleCause | None
     directives: Directives
     happened: Counter[str]
     done: frozenset[int]
@@ -97,7 +98,7 @@ class Stage:
         self.plan = self.script.plan()
         self.settings = Settings(**self.script.settings)  # type: ignore[arg-type]
         self.attempt = 0
-        self.settle: str | None = None
+        self.settle: SettleCause | None = None
         self.happened: Counter[str] = Counter()
         self.done: set[int] = set()
         self.due: dict[int, float] = {}

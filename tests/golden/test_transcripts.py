@@ -73,6 +73,7 @@ def test_the_journal_folds_to_the_state_of_the_run_that_wrote_it(path: Path) -> 
     stage, _ = played(path)
     if not isinstance(stage.ends[-1], Finished) or stage.script.journal_was_cut:
         pytest.skip("the last attempt may not write what it knows")
+    assert stage.live is not None
     folded = fold(asyncio.run(_entries(stage)), stage.plan.input)
     folded.context_json(), stage.live.context_json()  # a text that either may have made by now
     assert folded == stage.live
