@@ -8,6 +8,7 @@ late, even where nobody was there to read it in time.
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from pilothouse_api.patches import merge_patch
@@ -30,6 +31,7 @@ TOOL_EXPIRES_SECONDS = 86_400
 
 MAX_SHOWN_BYTES = 4096
 MAX_SHOWN_KEYS = 32
+MAX_SHOWN_VALUES = 256
 MAX_SHOWN_CHARS = 100
 MAX_PROBLEM_CHARS = 300
 
@@ -58,13 +60,33 @@ def plan_request(
 
 
 def shown_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as people see them: masked; where they are long, each value cut and the last ones counted."""
-    masked: dict[str, Any] = mask_value(arguments)
-    if len(compact(masked).encode("utf-8", "replace")) <= MAX_SHOWN_BYTES:
+    """Return arguments as people see them: masked, and bounded however many and long they are."""
+    masked: dict[str, Any] = mask_value(_prune(arguments, iter(range(MAX_SHOWN_VALUES))))
+    if _size(masked) <= MAX_SHOWN_BYTES:
         return masked
-    shown = {key[:MAX_SHOWN_CHARS]: _cut(value) for key, value in list(masked.items())[:MAX_SHOWN_KEYS]}
-    left_out = len(masked) - MAX_SHOWN_KEYS
-    return shown | ({"…": f"{left_out} more"} if left_out > 0 else {})
+    shown: dict[str, Any] = {}
+    for key, value in masked.items():
+        wider = shown | {key[:MAX_SHOWN_CHARS]: _cut(value)}
+        if _size(wider) > MAX_SHOWN_BYTES - MAX_SHOWN_CHARS:
+            return shown | {"…": f"{len(arguments) - len(shown)} more"}
+        shown = wider
+    return shown
+
+
+def _size(value: Any) -> int:
+    return len(compact(value).encode("utf-8", "replace"))
+
+
+def _prune(value: Any, budget: Iterator[int]) -> Any:
+    """Return the first values of a JSON value: masking 100,000 of them would hold the loop for seconds."""
+    if not isinstance(value, Mapping | list):
+        return value
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    kept = {key: _prune(item, budget) for key, item in islice(items, MAX_SHOWN_KEYS) if next(budget, None) is not None}
+    left_out = len(value) - len(kept)
+    if isinstance(value, Mapping):
+        return kept | ({"…": f"{left_out} more"} if left_out else {})
+    return [*kept.values(), *([f"… {left_out} more"] if left_out else [])]
 
 
 def _cut(value: Any) -> Any:

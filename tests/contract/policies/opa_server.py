@@ -98,6 +98,9 @@ async def _answer(server: OpaServer, path: str, data: dict[str, Any], writer: as
             writer.write(_head("307 Temporary Redirect", 0, "Location: http://example.invalid/allow"))
         case "/allow":
             writer.write(_head("200 OK", len(allowed)) + allowed)
+        case "/largest" | "/one-byte-more":
+            size = 65_536 + (path == "/one-byte-more")
+            writer.write(_head("200 OK", size) + allowed.ljust(size))
         case "/huge":
             writer.write(_head("200 OK", 50_000_000))
             for _ in range(500):

@@ -77,6 +77,7 @@ async def test_an_undefined_decision_denies(opa: OpaServer) -> None:
         ("/error", "status 500"),
         ("/redirect", "status 302"),
         ("/see-other", "status 307"),
+        ("/one-byte-more", "larger than 65,536 bytes"),
         ("/huge", "larger than 65,536 bytes"),
         ("/endless", "larger than 65,536 bytes"),
         ("/bomb", "not valid JSON"),

@@ -1,6 +1,7 @@
 """Calls and steps that wait for a person: what lands, when, and that nothing runs twice (engine.md §9)."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -676,4 +677,21 @@ def test_arguments_that_are_long_are_cut_and_counted() -> None:
     assert shown["…"] == "68 more"
     one = shown_arguments({"list": [{"n": n} for n in range(5000)], "amount": 3})
     assert one["amount"] == 3
-    assert len(compact(one)) <= MAX_SHOWN_BYTES
+    assert one["list"][-1] == "… 4968 more"
+    short = {"list": ["a", {"password": "hunter2"}], "amount": 3, "none": None, "is_big": True}
+    assert shown_arguments(short) == {**short, "list": ["a", {"password": "[Secret]"}]}
+
+
+def test_arguments_without_end_are_shown_in_a_moment() -> None:
+    began = time.monotonic()
+    wide = shown_arguments({"list": ["jo@example.com 0123456789"] * 100_000})
+    deep: Any = "x"
+    for _ in range(60):
+        deep = {"a": deep, "b": ["jo@example.com"] * 50}
+    nested = shown_arguments({"deep": deep})
+    assert time.monotonic() - began < 2
+    broad = shown_arguments({"\U0001f4b6" * 90 + str(n): "\U0001f4b6" * 150 for n in range(500)})
+    assert "more" in broad["…"]
+    for shown in (wide, nested, broad):
+        assert "jo@" not in compact(shown)
+        assert len(compact(shown).encode()) <= MAX_SHOWN_BYTES

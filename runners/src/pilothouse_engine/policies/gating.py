@@ -40,6 +40,11 @@ async def ask_policy(action: AskPolicy, http: Http, now: Callable[[], float]) ->
 
 
 def _judged(question: Question, call: str, decision: Decision, now: float, *, is_asked: bool) -> PolicyJudged:
+    message = decision.message
+    if decision.is_failure:  # what an expression failed on may be a value
+        from pilothouse_engine.guardrails.masks import mask_value
+
+        message = str(mask_value(message))
     return PolicyJudged(
         now,
         call,
@@ -47,7 +52,7 @@ def _judged(question: Question, call: str, decision: Decision, now: float, *, is
         decision.at,
         decision.verdict,
         decision.rule,
-        decision.message,
+        message,
         decision.owner,
         decision.is_failure,
         is_asked,
