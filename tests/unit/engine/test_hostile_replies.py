@@ -41,6 +41,7 @@ AGENTS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.slow
 @given(st.lists(replies(), max_size=6), st.sampled_from(AGENTS), st.integers(0, 40))
 @settings(suppress_health_check=list(HealthCheck))
 def test_whatever_a_model_replies_every_promise_holds(turns: list[Any], fields: dict[str, Any], crash: int) -> None:
@@ -59,6 +60,7 @@ def test_each_nasty_text_is_survived_as_name_argument_and_answer(text: str) -> N
     check(run, *play(run))
 
 
+@pytest.mark.slow
 def test_thousands_of_calls_in_one_reply_each_get_their_one_result() -> None:
     asked = [call_body("lookup" if n % 2 else "nope", f'{{"n": {n}}}') for n in range(3000)]
     run = a_run([body(None, asked)])

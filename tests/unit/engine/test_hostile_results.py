@@ -4,6 +4,7 @@ import json
 from itertools import cycle
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ def some(results: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(results, min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(
     asked,
     some(function_results()),

@@ -95,9 +95,15 @@ async def test_a_release_during_a_step_of_the_graph() -> None:
 async def test_a_release_during_a_wait_between_retries() -> None:
     retry = {"attempts": 3, "causes": ["Timeout", "Error"], "backoffSeconds": 200, "maxBackoffSeconds": 300}
     run = scenario([failure("ServerError"), answer("resolved")], agent_step(retry=retry | {"deadlineSeconds": 900}))
-    asyncio.get_running_loop().call_later(0.01, lambda: run.stop.release())
-    run.store.on_read = lambda read: run.stop.release() if read == 2 else None
+
+    async def let_go() -> None:
+        await run.clock.sleep(0.5)
+        run.stop.release()
+
+    letting_go = asyncio.ensure_future(let_go())
     await released(run)
+    await letting_go
+    assert run.clock.monotonic() == 0.5
     assert (await run.finish()).exit.signal == "resolved"
 
 
