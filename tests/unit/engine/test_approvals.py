@@ -18,9 +18,10 @@ from pilothouse_engine.facts import (
     ParkEnded,
     PolicyJudged,
 )
-from pilothouse_engine.ports import HttpResponse, StoreFailure
+from pilothouse_engine.ports import HttpResponse, McpListing, McpTool, StoreFailure
 from pilothouse_engine.results import compact
 from pilothouse_engine.testing.http import ScriptedHttp
+from pilothouse_engine.testing.mcp import InProcessMcp
 from unit.engine.policies.rules import allow, deny, endpoint, require
 from unit.engine.scenarios import (
     ListModel,
@@ -394,6 +395,26 @@ async def test_an_endpoint_judges_edited_arguments_once_more_and_unedited_ones_n
         run.store.on_publish = decides(lambda: run, decision="Approve", arguments=patch)  # noqa: B023
         await run.finish()
         assert (len(http.requests), run.functions_run()) == (want, ["refund"])
+
+
+async def test_a_tool_of_an_mcp_server_waits_and_gets_the_edited_arguments_after_a_new_start() -> None:
+    query = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    mcp = InProcessMcp({"gh": {"search": lambda arguments: "three hits"}})
+    mcp.listings["gh"] = McpListing((McpTool("search", "Searches.", query),))
+    entry = {"name": "github", "mcp": {"server": "gh", "allow": ["*"]}, "effect": "Idempotent"}
+    server = {"name": "gh", "transport": "StreamableHTTP", "url": "https://gh.test/mcp"}
+    rule = require("searches", "tool == 'gh__search' && args.query == 'refunds'")
+    step = agent_step(tools=[entry], mcpServers=[server], policy=[rule])
+    run = scenario([calls(call("gh__search", {"query": "refunds"})), answer("resolved")], step, mcp=mcp)
+    await run.release()
+    assert run.snapshot.pending_approvals[0].tool == "gh__search"
+    assert mcp.calls == []
+    decide(run, decision="Approve", arguments={"query": "refunds of c-17"})
+    await run.finish()
+    assert [called.arguments for called in mcp.calls] == [{"query": "refunds of c-17"}]
+    (started,) = await run.facts_of(CallStarted)
+    assert mcp.calls[0].idempotency_key == started.key
+    assert mcp.listed == ["gh"], "the surface is journaled"
 
 
 # ---------------------------------------------------------------- siblings

@@ -1,6 +1,10 @@
 """Policy in the loop: what becomes of a verdict, and that no policy is asked twice for one call (engine.md §1, §3)."""
 
+import asyncio
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -304,3 +308,73 @@ async def test_a_turn_that_was_allowed_is_not_judged_again_after_a_crash() -> No
         again.journal._lines, again.attempts = list(lines[:cut]), 1
         assert (await again.finish()).exit.signal == "resolved"
         assert again.http.requests == []
+
+
+# ---------------------------------------------------------------- while an endpoint is asked
+
+
+async def test_a_run_that_is_let_go_of_while_an_endpoint_is_asked_asks_it_again() -> None:
+    async def hang(request: Any) -> HttpResponse:
+        run.stop.release()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    run = policed([calls(call("refund", {"amount": 5})), answer("resolved")], endpoint(), http=ScriptedHttp(hang))
+    assert (await run.release()).parked.reason == "Stopped"
+    assert await run.facts_of(PolicyJudged) == []
+    run.http = ScriptedHttp(says(True))
+    await run.finish()
+    assert run.functions_run() == ["refund"]
+
+
+async def test_an_endpoint_that_is_asked_holds_no_deadline_of_the_run() -> None:
+    async def hang(request: Any) -> HttpResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    plan = {"active_deadline_seconds": 100}
+    step = agent_step(tools=TOOLS, policy=[endpoint()])
+    run = scenario([calls(call("refund", {"amount": 5}))], step, plan=plan, http=ScriptedHttp(hang))
+    end = await run.finish()
+    assert (end.exit.reason, run.functions_run()) == ("DeadlineExceeded", [])
+
+
+@pytest.mark.parametrize("got", [says(False), says({"verdict": "RequireApproval"}), HttpResponse(500)])
+async def test_a_turn_whose_endpoint_gives_no_clear_allowance_is_denied(got: Any) -> None:
+    run = policed([], endpoint("central", "ModelCall"), http=ScriptedHttp(got))
+    assert (await run.finish()).exit.signal == "policy_denied"
+
+
+async def test_what_a_rule_failed_on_is_not_shown() -> None:
+    rule = allow("due", "timestamp(args.note) < now")
+    run = policed([calls(call("refund", {"note": "card 4111 1111 1111 1111"})), answer("needs_human")], rule)
+    await run.finish()
+    (judged,) = await run.facts_of(PolicyJudged)
+    assert judged.is_failure
+    assert "4111" not in judged.message
+
+
+async def test_policy_judges_no_call_that_cannot_run_anyway() -> None:
+    run = policed([calls(call("nothing"), call("refund", "{")), answer("needs_human")], deny("all", "true"))
+    await run.finish()
+    assert codes(requests_of(run)[1]) == ["tool_unknown", "tool_invalid_arguments"]
+    assert await run.facts_of(PolicyJudged) == []
+
+
+def test_a_run_without_policies_loads_nothing_of_them() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from unit.engine.scenarios import answer, call, calls, scenario\n"
+        "asyncio.run(scenario([calls(call('lookup')), answer('resolved')]).finish())\n"
+        "words = ('engine.policies', 'engine.approvals', 'engine.step_gates', 'guardrails.masks')\n"
+        "print(*sorted(name for name in sys.modules if any(word in name for word in words)))\n"
+    )
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == []
