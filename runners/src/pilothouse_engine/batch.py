@@ -14,7 +14,6 @@ from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_exit, unknown_effect, unresolved
 from pilothouse_engine.executions import build_tool_execution
 from pilothouse_engine.facts import CallCode, CallFinished, Cause, Facts
-from pilothouse_engine.judgements import judge_result
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import error_content
 from pilothouse_engine.state import Call, RunState, Visit, identity_of
@@ -253,7 +252,11 @@ def plan_batch(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     assert visit is not None
     planned = catalog.offer(visit)
     limits = catalog.limits(visit.step, state.limits)
-    action = _plan_closing(state, inputs, planned, limits) or judge_result(catalog, state, inputs)
+    action = _plan_closing(state, inputs, planned, limits)
+    if action is None and visit.is_gated:
+        from pilothouse_engine.guardrails.judgements import judge_result  # most runs have no guardrail
+
+        action = judge_result(catalog, state, inputs)
     if action is not None:
         return action
     lost = next((call for call in visit.calls if call.started is not None and call.finished is None), None)

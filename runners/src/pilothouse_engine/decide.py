@@ -22,7 +22,6 @@ from pilothouse_engine.facts import (
     StepEntered,
     StepFinished,
 )
-from pilothouse_engine.judgements import gate_partial
 from pilothouse_engine.parks import plan_parked, plan_release
 from pilothouse_engine.routes import EndRun, Next, is_mapped, route
 from pilothouse_engine.state import RunState, Visit
@@ -38,7 +37,12 @@ Rule = Callable[[Catalog, RunState, Inputs], Action | None]
 def next_action(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Return what the loop does next."""
     action = _next_action(catalog, state, inputs)
-    return gate_partial(catalog, state, action) if type(action) is Commit else action
+    visit = state.visit
+    if type(action) is Commit and visit is not None and visit.is_agent and catalog.gates(visit.step).output is not None:
+        from pilothouse_engine.guardrails.judgements import gate_partial  # most runs have no guardrail
+
+        return gate_partial(catalog, state, action)
+    return action
 
 
 def _next_action(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:

@@ -32,6 +32,8 @@ from pilothouse_engine.routes import Next, route
 from pilothouse_engine.state import Answer, Report, RunState, Visit
 
 MAX_PARTIAL_BYTES = 2048
+MAX_MASKED_CHARS = 16_384
+"""How much of a partial text is looked at; so much more than is shown that no cut of it splits what is masked."""
 MAX_STEPS = 40
 MAX_ANSWERS = 64
 MAX_UNKNOWN = 64
@@ -206,18 +208,27 @@ def _effects(state: RunState) -> Effects:
 
 
 def run_exit(ended: RunEnded) -> RunExit:
-    """Return the end of a run as the snapshot says it."""
+    """Return the end of a run as the snapshot says it; what a model or a tool may have said in it is masked."""
     error = None
     if ended.error_type is not None:
-        error = ErrorReport(type=ended.error_type, message=ended.error_message[:MAX_ERROR_CHARS])
+        error = ErrorReport(type=ended.error_type, message=masked_text(ended.error_message)[:MAX_ERROR_CHARS])
     return RunExit(
         signal=ended.signal,
         turn_ending=ended.turn_ending,
         reason=ended.reason,
-        message=ended.message[:MAX_ERROR_CHARS],
+        message=masked_text(ended.message)[:MAX_ERROR_CHARS],
         error=error,
-        partial=_cut(ended.partial, MAX_PARTIAL_BYTES) if ended.partial else None,
+        partial=_cut(masked_text(ended.partial[:MAX_MASKED_CHARS]), MAX_PARTIAL_BYTES) if ended.partial else None,
     )
+
+
+def masked_text(text: str) -> str:
+    """Return a text of others as people may be shown it, in status, logs and notifications."""
+    if not text:
+        return text
+    from pilothouse_engine.guardrails.masks import mask_text  # heavy, and an end that went well has nothing to mask
+
+    return mask_text(text)
 
 
 def fit_result(result: Mapping[str, Any] | None, cap: int) -> dict[str, Any] | None:

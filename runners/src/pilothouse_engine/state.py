@@ -176,6 +176,12 @@ class Visit:
         """The text of the answer that is under way: the parts of a continued reply, joined."""
         return "".join(self.parts)
 
+    @property
+    def passed_answer(self) -> str:
+        """The answer as the output gate lets it go on."""
+        judged = self.judged_answer
+        return self.answer if judged is None or judged.text is None else judged.text
+
     def add(self, message: Message) -> None:
         """Append a message to the prompt."""
         self.messages.append(message)

@@ -37,7 +37,6 @@ from pilothouse_engine.facts import (
     Purpose,
     ReplyRejected,
 )
-from pilothouse_engine.judgements import judge_answer_text, judge_user_text, judged_answer, plan_refusal
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
 from pilothouse_engine.prompt_budget import Around, Prompt, plan_prompt
@@ -77,8 +76,10 @@ def plan_agent(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Return what happens next in a visit of an Agent step."""
     visit = state.visit
     assert visit is not None
-    if visit.violation is not None and (refused := plan_refusal(state, inputs)) is not None:
-        return refused
+    if visit.violation is not None:
+        from pilothouse_engine.guardrails.judgements import plan_refusal  # most runs have no guardrail
+
+        return plan_refusal(state, inputs, visit.violation)
     match visit.stage:
         case "Opening":
             return _plan_opening(catalog, state, inputs)
@@ -159,7 +160,12 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
 
 def _plan_gates(catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep) -> Action | None:
     """Ask policy for the turn, then the guardrails for the text that is sent first."""
-    return _plan_policy(catalog, state, inputs, planned) or judge_user_text(catalog, state, inputs)
+    action, visit = _plan_policy(catalog, state, inputs, planned), state.visit
+    if action is not None or visit is None or visit.is_input_judged or catalog.gates(visit.step).input is None:
+        return action
+    from pilothouse_engine.guardrails.judgements import judge_user_text
+
+    return judge_user_text(catalog, state, inputs)
 
 
 def _plan_policy(catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep) -> Action | None:
@@ -332,10 +338,11 @@ def _plan_answer(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         return _plan_no_text(planned, state, inputs)
     if visit.reply.finish == "Length" and has_iteration_left and visit.continuations < MAX_CONTINUATIONS:
         return Commit((NoteAdded(inputs.now, "Continue", CONTINUE_NOTE),))
-    action = judge_answer_text(catalog, state, inputs)
-    if action is not None:
-        return action
-    verdict = judge_answer(planned.agent, visit.step, judged_answer(visit))
+    if visit.judged_answer is None and catalog.gates(visit.step).output is not None:
+        from pilothouse_engine.guardrails.judgements import judge_answer_text
+
+        return judge_answer_text(catalog, state, inputs)
+    verdict = judge_answer(planned.agent, visit.step, visit.passed_answer)
     if isinstance(verdict, Accepted):
         return _accept(state, inputs, verdict)
     return _plan_rejected(planned, state, inputs, verdict, has_iteration_left)

@@ -1,6 +1,6 @@
 """Performing of a gate in the loop: what is judged, what a judge is asked and may cost, the facts that come of it.
 
-Where gates stand in a turn, and what follows from a refusal, is `pilothouse_engine.judgements`.
+Where gates stand in a turn, and what follows from a refusal, is `guardrails.judgements`.
 """
 
 import asyncio

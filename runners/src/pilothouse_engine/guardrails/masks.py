@@ -138,10 +138,18 @@ def mask_secrets(text: str) -> str:
     return find_and_mask(text, [find_secrets]).text
 
 
+def mask_text(text: str) -> str:
+    """Return a text of others that people may be shown, in status, logs and notifications.
+
+    Secrets and personal data are masked. The journal and the context keep what was said.
+    """
+    return mask_secrets(mask_pii(text)) if text else text
+
+
 def mask_value(value: Any) -> Any:
     """Return a JSON value that may be shown: secrets and personal data masked, long strings cut, keys kept."""
     if isinstance(value, str):
-        shown = mask_secrets(mask_pii(value[:_LONGEST_READ]))
+        shown = mask_text(value[:_LONGEST_READ])
         return shown if len(shown) <= LONGEST_SHOWN else f"{shown[: LONGEST_SHOWN - 1]}…"
     if isinstance(value, Mapping):
         return {key: "[Secret]" if _is_announced(key, item) else mask_value(item) for key, item in value.items()}

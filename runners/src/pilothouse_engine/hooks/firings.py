@@ -10,6 +10,7 @@ from pilothouse_api.signals import ERROR
 from pilothouse_api.v1alpha1.common import Hook
 from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.facts import UNDECLARED, CallFinished, CallStarted, Fact, StepEntered, StepFinished
+from pilothouse_engine.snapshot import masked_text
 from pilothouse_engine.state import RunState, Visit
 from pilothouse_engine.values import value
 
@@ -181,5 +182,5 @@ def build_payload(plan: Plan, firing: Firing) -> dict[str, Any]:
         "step": firing.step,
         "tool": firing.tool,
         "signal": firing.signal,
-        "error": {"type": firing.error_type, "message": firing.error_message},
+        "error": {"type": firing.error_type, "message": masked_text(firing.error_message)},
     }

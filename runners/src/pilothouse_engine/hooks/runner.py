@@ -15,6 +15,7 @@ from pilothouse_engine.hooks.firings import Firing, build_payload, firings, plan
 from pilothouse_engine.observers import HookEvent
 from pilothouse_engine.ports import Ports
 from pilothouse_engine.settings import Settings
+from pilothouse_engine.snapshot import masked_text
 from pilothouse_engine.state import RunState
 from pilothouse_engine.steps.contract import StepCall, StepUnknown
 from pilothouse_engine.steps.registry import EXECUTORS
@@ -111,7 +112,8 @@ class Hooks:
             return f"step {step.id} was not answered in time"
         if isinstance(end, StepUnknown):
             return f"step {step.id}: {end.message}"
-        return f"step {step.id}: {end.error_message}" if end.error_type is not None else ""
+        said = masked_text(end.error_message or "")
+        return f"step {step.id}: {said}" if end.error_type is not None else ""
 
     def _tell(self, firing: Firing, result: Result, why: str = "") -> None:
         hook = firing.hook

@@ -153,7 +153,10 @@ class _Child(asyncio.SubprocessProtocol):
 
 def _log_output(name: str, printed: bytearray) -> None:
     if printed:
-        log.info("%s printed: %s", name, printable(printed.decode("utf-8", "replace"), MAX_LOGGED_BYTES))
+        from pilothouse_engine.guardrails.masks import mask_text  # its libraries are heavy
+
+        shown = mask_text(printed.decode("utf-8", "replace"))
+        log.info("%s printed: %s", name, printable(shown, MAX_LOGGED_BYTES))
 
 
 def _reply_of(line: bytes) -> FunctionReply | FunctionFailure:

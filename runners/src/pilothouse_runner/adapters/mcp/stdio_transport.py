@@ -315,4 +315,7 @@ class _Writer:
 
 def _log_output(name: str, printed: bytearray) -> None:
     if printed:
-        log.info("MCP server %s printed: %s", name, clean_text(printed.decode("utf-8", "replace"), MAX_LOGGED_BYTES))
+        from pilothouse_engine.guardrails.masks import mask_text  # its libraries are heavy
+
+        shown = mask_text(printed.decode("utf-8", "replace"))
+        log.info("MCP server %s printed: %s", name, clean_text(shown, MAX_LOGGED_BYTES))

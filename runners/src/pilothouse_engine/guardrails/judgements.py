@@ -1,6 +1,6 @@
 """Where guardrails stand in a turn, and what follows from what they say (engine.md §1, §3 and §4). Pure.
 
-Judging a text is performed by `guardrails.judging`, which nothing here imports: most runs have no guardrail.
+Judging a text is performed by `guardrails.judging`. Nothing of this package is imported before a gate is planned.
 """
 
 from collections.abc import Callable
@@ -11,27 +11,25 @@ from pilothouse_engine.actions import Action, Commit, Inputs, JudgeText
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_exit
-from pilothouse_engine.facts import Fact, RunEnded, StepFinished
+from pilothouse_engine.facts import Fact, RunEnded, StepFinished, TextJudged
+from pilothouse_engine.guardrails.gates import run_pure
+from pilothouse_engine.guardrails.verdicts import Passed
 from pilothouse_engine.recovery import FALLBACK_CAUSES
 from pilothouse_engine.state import RunState, Visit
 
 
-def plan_refusal(state: RunState, inputs: Inputs) -> Action | None:
-    """End the step where a gate has refused a text."""
-    refused = state.visit.violation if state.visit is not None else None
-    if refused is None:
-        return None
+def plan_refusal(state: RunState, inputs: Inputs, refused: TextJudged) -> Action:
+    """End the step of which a gate has refused a text."""
     check = f"{refused.check} of artifact {refused.artifact}" if refused.artifact else refused.check
     message = f"guardrails.{refused.gate}, {check}: {refused.reason}"
     return Commit(plan_exit(state, inputs.now, GUARDRAIL_VIOLATION, "GuardrailViolation", message))
 
 
-def judge_user_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
+def judge_user_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Have the user text of a visit judged before it is first sent."""
     visit = _visit(state)
     gate = catalog.gates(visit.step).input
-    if gate is None or visit.is_input_judged:
-        return None
+    assert gate is not None
     text = "\n\n".join(visit.messages[index].text for index in visit.user_text)
     return _judge(state, inputs, JudgeText("input", "", gate, text))
 
@@ -39,9 +37,8 @@ def judge_user_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action
 def judge_result(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
     """Have the next result of a batch judged before the model sees it, and before a later call runs."""
     visit = _visit(state)
-    gate = catalog.gates(visit.step).tools if visit.is_gated else None
-    if gate is None:
-        return None
+    gate = catalog.gates(visit.step).tools
+    assert gate is not None
     call = next((call for call in visit.calls[visit.next_call :] if call.finished and call.judged is None), None)
     if call is None or call.finished is None:
         return None
@@ -50,22 +47,15 @@ def judge_result(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | 
     return _judge(state, inputs, judging)
 
 
-def judge_answer_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
+def judge_answer_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Have an answer judged before its outcome is, and before anything of it is merged."""
     visit = _visit(state)
     gate = catalog.gates(visit.step).output
-    if gate is None or visit.judged_answer is not None:
-        return None
+    assert gate is not None
     if state.abort is not None:
         message = state.abort.reason or ""
         return Commit(plan_exit(state, inputs.now, ABORTED, state.abort.cause or "Aborted", message))
     return _judge(state, inputs, JudgeText("output", f"r{state.turn}", gate, visit.answer))
-
-
-def judged_answer(visit: Visit) -> str:
-    """Return the text of an answer as it goes on."""
-    judged = visit.judged_answer
-    return visit.answer if judged is None or judged.text is None else judged.text
 
 
 def _judge(state: RunState, inputs: Inputs, judging: JudgeText) -> Action:
@@ -87,17 +77,15 @@ def gate_partial(catalog: Catalog, state: RunState, commit: Commit) -> Commit:
     of failing tools is no text of the model's and passes.
     """
     visit = state.visit
-    gate = catalog.gates(visit.step).output if visit is not None and visit.is_agent else None
+    gate = catalog.gates(visit.step).output if visit is not None else None
     if gate is None or visit is None or not any(_has_partial(fact) for fact in commit.facts):
         return commit
-    from pilothouse_engine.guardrails.gates import run_pure
-    from pilothouse_engine.guardrails.verdicts import Passed
 
     def gated(text: str) -> str | None:
         if visit.violation is not None and visit.violation.gate == "output":
             return None
         if visit.judged_answer is not None and visit.parts:
-            return judged_answer(visit)
+            return visit.passed_answer
         verdict = run_pure(gate.checks, text).verdict
         return verdict.text if isinstance(verdict, Passed) else None
 
