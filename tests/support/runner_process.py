@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from pilothouse_api import names
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
-from support.agentruns import StoredRun
+from support.agentruns import Administrator, StoredRun
 from support.cluster import LocalCluster
 
 # A pod has its mounts at fixed paths; here they are where the test may write.
@@ -101,7 +103,7 @@ def finish(process: subprocess.Popen[str], timeout: float = 60) -> tuple[int, li
     return process.returncode, [json.loads(line) for line in out.splitlines()]
 
 
-def napping_plan(turns: int, delay: float) -> dict[str, Any]:
+def napping_plan(turns: int, delay: float, approval: str = "Never") -> dict[str, Any]:
     """A plan whose agent calls a tool in each turn, with other arguments each time, and then answers."""
     script = {
         "turns": [
@@ -124,6 +126,7 @@ def napping_plan(turns: int, delay: float) -> dict[str, Any]:
                 "step": "note",
                 "description": "Notes.",
                 "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
+                "approval": approval,
             }
         ],
         "limits": {"maxIterations": turns + 2, "maxToolCalls": turns + 1},
@@ -137,3 +140,20 @@ def napping_plan(turns: int, delay: float) -> dict[str, Any]:
             ]
         }
     }
+
+
+def run_status(administrator: Administrator, pod: RunnerPod) -> dict[str, Any]:
+    snapshot: dict[str, Any] = administrator.get(pod.run.name)["status"].get("run", {})
+    return snapshot
+
+
+def until(administrator: Administrator, pod: RunnerPod, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Wait until the published snapshot is as wanted."""
+
+    async def poll() -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            while not condition(snapshot := run_status(administrator, pod)):  # noqa: ASYNC110 - another process's work
+                await asyncio.sleep(0.05)
+            return snapshot
+
+    return asyncio.run(poll())

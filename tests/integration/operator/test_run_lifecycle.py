@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from integration.operator.stage import Stage, answered, condition, eventually, park, stays
+from integration.operator.stage import Stage, answered, condition, eventually, now, park, stays
 from pilothouse_api import names
 from pilothouse_operator.adapters.kubernetes import AGENTRUNS, CONFIGMAPS, PODS, Invalid, NotFound
 
@@ -231,6 +231,26 @@ async def test_a_released_pause_holds_no_pod_and_wakes_by_patch(stage: Stage) ->
     await stays(lambda: count_live(stage), 0, 1.0)
 
     await stage.control(mode="Run")
+    await stage.start_pod("r1-2")
+    await stage.succeed(attempt=2)
+
+    ended = await stage.wait_phase("Succeeded")
+    assert ended["status"]["attempts"]["crashes"] == 0
+
+
+async def test_a_released_approval_holds_no_pod_and_wakes_by_the_decision(stage: Stage) -> None:
+    await begin(stage, JOURNAL_CLAIM="journals")
+    call = "t1-0-9f2c11ab"
+    pending = {"callId": call, "tool": "refund", "requestedAt": now(), "expiresAt": "2999-01-01T00:00:00Z"}
+    waits = park("AwaitingApproval", released=True, wake="2999-01-01T00:00:00Z")
+    await stage.publish(turn=1, parked=waits, pendingApprovals=[pending])
+    await stage.end_pod("r1-1", 0)
+    waiting = condition(await stage.wait_phase("AwaitingApproval"), "AwaitingApproval")
+    assert waiting is not None
+    assert f"for a decision on refund ({call})" in waiting["message"]
+    await stays(lambda: count_live(stage), 0, 1.0)
+
+    await stage.control(approvals={call: {"decision": "Approve"}})
     await stage.start_pod("r1-2")
     await stage.succeed(attempt=2)
 

@@ -12,7 +12,7 @@ import yaml
 
 from support.agentruns import Administrator
 from support.cluster import LocalCluster
-from support.runner_process import RunnerPod, finish, napping_plan, read_frames_until
+from support.runner_process import RunnerPod, finish, napping_plan, read_frames_until, until
 from support.terminal import Inside
 
 StartPod = Callable[..., RunnerPod]
@@ -48,6 +48,30 @@ def test_a_run_is_paused_steered_limited_resumed_and_aborted(
     code, _ = finish(process)
     assert code == 0
     assert administrator.get(name)["status"]["run"]["exit"]["reason"] == "Aborted"
+
+
+def test_calls_that_wait_for_a_person_are_approved_with_other_arguments_and_denied(
+    administrator: Administrator, pod_of: StartPod, terminal: Inside
+) -> None:
+    pod = pod_of(napping_plan(2, delay=0.0, approval="Always"))
+    name = pod.run.name
+    process = pod.start()
+    (pending,) = until(administrator, pod, lambda run: bool(run.get("pendingApprovals")))["pendingApprovals"]
+    call = pending["callId"]
+    assert (pending["tool"], pending["arguments"]) == ("note", {"n": 0})
+    assert f"pilothouse approve {name} {call} (or deny)" in terminal.type("show", name)
+    refused = terminal.type("approve", name, "--arguments", '{"n": "many"}', code=1)
+    assert f"{name}: approval of {call} was answered NotLanded at turn 1: the arguments do not fit" in refused
+    assert f"{name}: approval of {call} landed at turn 1" in terminal.type("approve", name, "--arguments", '{"n": 7}')
+
+    until(administrator, pod, lambda run: run["turn"] == 2 and bool(run.get("pendingApprovals")))
+    assert "landed at turn 2" in terminal.type("deny", name, "--reason", "enough")
+    code, _ = finish(process)
+    assert code == 0
+    run = administrator.get(name)["status"]["run"]
+    assert run["exit"]["reason"] == "Complete"
+    assert run.get("pendingApprovals", []) == []
+    assert {landing["state"] for landing in run["control"]["approvals"].values()} == {"Landed"}
 
 
 def test_runs_are_listed_shown_traced_and_watched(

@@ -1,33 +1,14 @@
 """The runner's process on a real API server: status after each turn, steered by patch, stopped, killed, fenced."""
 
-import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
 from pilothouse_api import names
 from support.agentruns import Administrator
 from support.cluster import LocalCluster
-from support.runner_process import RunnerPod, finish, napping_plan, read_frames_until
+from support.runner_process import RunnerPod, finish, napping_plan, read_frames_until, run_status, until
 
 StartPod = Callable[..., RunnerPod]
-
-
-def run_status(administrator: Administrator, pod: RunnerPod) -> dict[str, Any]:
-    snapshot: dict[str, Any] = administrator.get(pod.run.name)["status"].get("run", {})
-    return snapshot
-
-
-def until(administrator: Administrator, pod: RunnerPod, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Wait until the published snapshot is as wanted."""
-
-    async def poll() -> dict[str, Any]:
-        async with asyncio.timeout(30):
-            while not condition(snapshot := run_status(administrator, pod)):  # noqa: ASYNC110 - another process's work
-                await asyncio.sleep(0.05)
-            return snapshot
-
-    return asyncio.run(poll())
 
 
 def test_a_run_publishes_its_turns_its_exit_and_its_log_and_exits_zero(
