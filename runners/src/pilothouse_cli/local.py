@@ -25,6 +25,7 @@ from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
 from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.secrets import FileSecrets
 from pilothouse_runner.assembly import McpHost, named_environment, open_ports
+from pilothouse_runner.telemetry import open_telemetry
 
 EXIT_KILLED = 130
 NAMESPACE = "default"
@@ -117,7 +118,7 @@ def advance(
         with folder.hold():
             plan = load_plan(folder)
             attempt = _next_attempt(folder)
-            return asyncio.run(_attempt(folder, plan, Attempt(attempt), sink, on_release, observers))
+            return _traced(folder, plan, Attempt(attempt), sink, on_release, observers)
     except RunIsGone:
         raise not_found(folder.name, str(folder.path.parent)) from None
     except RunIsLive as live:
@@ -128,6 +129,27 @@ def advance(
         ) from None
     except JournalCorrupt as error:
         raise CliError(f"the journal of run {folder.name} is damaged: {error}", "", EXIT_FAILED) from None
+
+
+def _traced(
+    folder: RunFolder,
+    plan: Plan,
+    attempt: Attempt,
+    sink: FrameSink,
+    on_release: Callable[[], None],
+    observers: Sequence[Observer],
+) -> AttemptEnd:
+    """Run an attempt, with telemetry where the environment asks for it."""
+    telemetry = open_telemetry(plan, attempt.number, os.environ)
+    if telemetry is None:
+        return asyncio.run(_attempt(folder, plan, attempt, sink, on_release, observers))
+    how = "Fault"
+    try:
+        end = asyncio.run(_attempt(folder, plan, attempt, sink, on_release, (*observers, *telemetry.observers)))
+        how = type(end).__name__
+        return end
+    finally:
+        telemetry.close(how)
 
 
 async def _attempt(

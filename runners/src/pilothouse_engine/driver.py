@@ -337,6 +337,10 @@ class Driver:
     def _note_directives(self, directives: Directives) -> None:
         inputs, now = self._inputs, self._now()
         inputs.failure, inputs.read_at = None, now
+        if self._watch is not None and (
+            inputs.directives is None or directives.generation != inputs.directives.generation
+        ):
+            self._watch.directives_seen(now, directives)
         if inputs.published_length is None:
             inputs.published_length = _journal_length(directives)
         elif inputs.directives is not None and directives.generation != inputs.directives.generation:
@@ -433,6 +437,8 @@ class Driver:
 
     async def _run_call(self, execution: Execution) -> CallFinished | None:
         """Return what came of a call, None where it was interrupted."""
+        if self._watch is not None:
+            self._watch.call_begins(execution.started.id)
         work, began = execution.work, self._now()
         if isinstance(work, ReadSlice):
             return finish_slice(execution, work, began)

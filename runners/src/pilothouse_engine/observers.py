@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from pilothouse_engine.facts import Fact
+from pilothouse_engine.ports import Directives
 from pilothouse_engine.state import RunState
 from pilothouse_engine.values import value
 
@@ -35,16 +36,20 @@ class HookEvent:
     why: str = ""
 
 
-class Observer(Protocol):
-    """Reports what an attempt does; returns at once."""
+class Observer:
+    """Reports what an attempt does: a subclass overrides what it is about, and returns at once."""
 
     def observe(self, state: RunState, fact: Fact) -> None:
         """Take a fact that was committed; `state` is the run before it. It may not be journaled yet."""
-        ...
+
+    def call_begins(self, call: str) -> None:
+        """Take a call that runs now: this is called in the task that carries it out."""
+
+    def directives_seen(self, at: float, directives: Directives) -> None:
+        """Take directives that are not those that were read before."""
 
     def hook_fired(self, event: HookEvent) -> None:
         """Take a hook that fired."""
-        ...
 
 
 class HookRunner(Protocol):
@@ -74,21 +79,21 @@ class Watch:
 
     def observe(self, state: RunState, fact: Fact) -> None:
         """Hand on a fact before it is applied to the state."""
-        for observer in tuple(self._observers):
-            try:
-                observer.observe(state, fact)
-            except Exception as error:
-                self._retire(observer, error)
+        self._tell(lambda observer: observer.observe(state, fact))
         if self._hooks is not None:
             self._hooks.observe(state, fact)
 
+    def call_begins(self, call: str) -> None:
+        """Hand on a call that runs now, in its own task."""
+        self._tell(lambda observer: observer.call_begins(call))
+
+    def directives_seen(self, at: float, directives: Directives) -> None:
+        """Hand on directives that are new."""
+        self._tell(lambda observer: observer.directives_seen(at, directives))
+
     def hook_fired(self, event: HookEvent) -> None:
         """Hand on a hook that fired."""
-        for observer in tuple(self._observers):
-            try:
-                observer.hook_fired(event)
-            except Exception as error:
-                self._retire(observer, error)
+        self._tell(lambda observer: observer.hook_fired(event))
 
     def journaled(self) -> None:
         """Say that the journal has everything that was observed."""
@@ -100,6 +105,13 @@ class Watch:
         if self._hooks is not None:
             await self._hooks.aclose()
 
-    def _retire(self, observer: Observer, error: Exception) -> None:
-        self._observers.remove(observer)
+    def _tell(self, tell: Callable[[Observer], None]) -> None:
+        for observer in tuple(self._observers):
+            try:
+                tell(observer)
+            except Exception as error:
+                self._observers.remove(observer)
+                self._say_retired(observer, error)
+
+    def _say_retired(self, observer: Observer, error: Exception) -> None:
         _log.error("%s failed and is asked no more: %s: %s", type(observer).__name__, type(error).__name__, error)

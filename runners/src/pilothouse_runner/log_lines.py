@@ -1,72 +1,89 @@
-"""Progress and messages as JSON lines: one object a line, with the run in each."""
+"""Lines for a reader that may be slow or gone; progress and messages as JSON, with the run in each line."""
 
 import json
 import logging
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from pilothouse_engine.ports import Frame
 
-MAX_WAITING_FRAMES = 256
 MAX_FIELD_CHARS = 2000
+MAX_WAITING_LINES = 256
+
+
+class BoundedLines:
+    """Hands lines to `write` in order, from a thread of its own; what finds the queue full is dropped and counted.
+
+    `write` may block and may raise OSError or ValueError: nobody reads any more then, and the next line is tried.
+    """
+
+    def __init__(self, write: Callable[[str], None], name: str) -> None:
+        self._write = write
+        self._waiting: queue.Queue[str | None] = queue.Queue(MAX_WAITING_LINES)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        self.lost = 0
+        """Lines that were dropped since the last one that got through."""
+
+    def put(self, line: str) -> bool:
+        """Take a line; never waits. Returns whether it got through."""
+        try:
+            self._waiting.put_nowait(line)
+        except queue.Full:
+            self.lost += 1
+            return False
+        self.lost = 0
+        return True
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Write what waits, for `timeout` seconds at most."""
+        try:
+            self._waiting.put(None, timeout=timeout)
+        except queue.Full:
+            return
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (line := self._waiting.get()) is not None:
+            try:
+                self._write(line)
+            except (OSError, ValueError):
+                # Nobody reads any more; the run goes on.
+                continue
 
 
 class LogLines:
-    """A frame sink that writes JSON lines from a thread of its own.
-
-    A reader that does not read loses frames, never the run's time: what finds the queue full is dropped and counted,
-    and the next line that gets through says how many were lost.
-    """
+    """A frame sink that writes JSON lines; the next line that gets through says how many were lost before it."""
 
     def __init__(self, stream: TextIO, common: Mapping[str, Any]) -> None:
         self._stream = stream
         self._common = dict(common)
-        self._lines: queue.Queue[str | None] = queue.Queue(MAX_WAITING_FRAMES)
-        self._lost = 0
-        self._thread = threading.Thread(target=self._write, name="log-lines", daemon=True)
-        self._thread.start()
+        self._lines = BoundedLines(self._write, "log-lines")
 
     def emit(self, frame: Frame) -> None:
         """Take a frame; never waits and never raises."""
         self.say("frame", frame=dict(frame))
 
     def say(self, event: str, level: str = "info", **fields: Any) -> None:
-        """Write one line about `event`."""
+        """Write one line about `event`; fields that are None are left out."""
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "event": event}
+        lost = {"lostLines": self._lines.lost} if self._lines.lost else {}
         try:
-            text = json.dumps({**line, **self._common, **_bounded(fields)}, default=str)
+            text = json.dumps({**line, **self._common, **_bounded(fields), **lost}, default=str)
         except (TypeError, ValueError) as error:
-            text = json.dumps({**line, **self._common, "lost": f"{type(error).__name__}: {error}"})
-        self._put(text)
+            text = json.dumps({**line, **self._common, "lost": f"{type(error).__name__}: {error}", **lost})
+        self._lines.put(text)
 
     def close(self, timeout: float = 1.0) -> None:
         """Write what waits, for `timeout` seconds at most."""
-        try:
-            self._lines.put(None, timeout=timeout)
-        except queue.Full:
-            return
-        self._thread.join(timeout)
+        self._lines.close(timeout)
 
-    def _put(self, text: str) -> None:
-        if self._lost:
-            text = f'{text[:-1]}, "lostLines": {self._lost}}}'
-        try:
-            self._lines.put_nowait(text)
-            self._lost = 0
-        except queue.Full:
-            self._lost += 1
-
-    def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
-            try:
-                self._stream.write(line + "\n")
-                self._stream.flush()
-            except (OSError, ValueError):
-                # Nobody reads any more; the run goes on.
-                continue
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
 
 
 class LogLinesHandler(logging.Handler):

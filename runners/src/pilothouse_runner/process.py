@@ -11,12 +11,14 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pilothouse_api import names
 from pilothouse_api.plan import Plan
+from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Journal, JournalCorrupt
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
+from pilothouse_engine.settings import Settings
 from pilothouse_runner.adapters.api_server import ApiServer, Cluster
 from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
@@ -25,6 +27,10 @@ from pilothouse_runner.assembly import named_environment, open_ports
 from pilothouse_runner.log_events import LogEvents
 from pilothouse_runner.log_lines import LogLines, LogLinesHandler
 from pilothouse_runner.settings import RunnerSettings, SettingsError, read_settings
+from pilothouse_runner.telemetry import open_telemetry
+
+if TYPE_CHECKING:
+    from pilothouse_runner.adapters.telemetry.sending import Telemetry
 
 EXIT_OK, EXIT_FAULT, EXIT_WRONG, EXIT_LOST = 0, 1, 2, 3
 
@@ -83,21 +89,36 @@ def run_process(environment: Mapping[str, str], lines: LogLines, sigterm: Sigter
         return EXIT_WRONG, str(error)
     except KeyError as error:
         return EXIT_WRONG, f"the environment variable {error.args[0]} is not set: a runner runs in a pod"
+    telemetry = open_telemetry(plan, settings.attempt, environment)
+    how = "Fault"
     try:
-        end = asyncio.run(run_in_cluster(settings, plan, server, lines, sigterm))
+        end = asyncio.run(run_in_cluster(settings, plan, server, lines, sigterm, telemetry))
+        how = type(end).__name__
     except JournalCorrupt as error:
         return EXIT_FAULT, f"the journal is corrupt: {error}"
     except Exception as error:  # a fault of ours: the attempt counts as crashed, and a person reads one sentence
         lines.say("runner.fault", "error", **describe_fault(error))
         return EXIT_FAULT, f"internal fault: {type(error).__name__}: {error}"
+    finally:
+        if telemetry is not None:
+            telemetry.close(how)
     return describe_end(end)
 
 
 async def run_in_cluster(
-    settings: RunnerSettings, plan: Plan, server: ApiServer, lines: LogLines, sigterm: Sigterm
+    settings: RunnerSettings,
+    plan: Plan,
+    server: ApiServer,
+    lines: LogLines,
+    sigterm: Sigterm,
+    telemetry: "Telemetry | None" = None,
 ) -> AttemptEnd:
     """Advance the run with the adapters of a pod."""
     stop = Stop()
+    attempt = Attempt(settings.attempt, settings.settle, Settings(abort_grace_seconds=settings.abort_grace_seconds))
+    observers: list[Observer] = [LogEvents(lines)]
+    if telemetry is not None:  # the log comes first: a span that ends with a fact is still open for it
+        observers = [LogEvents(lines, telemetry.span_ids), *telemetry.observers]
     sigterm.release(stop)
     store = KubernetesRunStore(server, settings.namespace, settings.name, settings.uid, settings.attempt)
     try:
@@ -109,7 +130,7 @@ async def run_in_cluster(
             environment=named_environment(plan, os.environ),
             find_cluster=lambda: Cluster(server, settings.namespace),
         ) as ports:
-            return await run_attempt(plan, ports, Attempt(settings.attempt, settings.settle), stop, [LogEvents(lines)])
+            return await run_attempt(plan, ports, attempt, stop, observers)
     finally:
         await store.aclose()
 

@@ -35,6 +35,7 @@ class RunnerSettings:
     journal: JournalKind = "File"
     journal_path: Path = Path(names.JOURNAL_PATH)
     settle: SettleCause | None = None
+    abort_grace_seconds: float = 30.0
 
     @property
     def journal_file(self) -> Path:
@@ -54,6 +55,7 @@ def read_settings(environment: Mapping[str, str]) -> RunnerSettings:
         secrets_path=Path(environment.get(names.ENV_SECRETS_PATH) or names.SECRETS_PATH),
         journal=_journal(environment.get(names.ENV_JOURNAL) or "File"),
         settle=_settle(environment.get(names.ENV_SETTLE) or None),
+        abort_grace_seconds=_seconds(names.ENV_ABORT_GRACE, environment.get(names.ENV_ABORT_GRACE) or "30"),
     )
 
 
@@ -68,6 +70,12 @@ def _attempt(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise SettingsError(f"{names.ENV_ATTEMPT} is {text[:40]!r}: attempts count from 1")
     return int(text)
+
+
+def _seconds(name: str, text: str) -> float:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 3600:
+        raise SettingsError(f"{name} is {text[:40]!r}: it is between 1 and 3600 seconds")
+    return float(text)
 
 
 def _journal(text: str) -> JournalKind:

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any
 
-from pilothouse_runner.log_lines import MAX_WAITING_FRAMES, LogLines, LogLinesHandler
+from pilothouse_runner.log_lines import MAX_WAITING_LINES, LogLines, LogLinesHandler
 
 
 def lines_of(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -54,18 +54,18 @@ class StuckStream(io.StringIO):
 def test_a_reader_that_does_not_read_loses_frames_and_is_told_how_many() -> None:
     stream = StuckStream()
     lines = LogLines(stream, {})
-    for number in range(MAX_WAITING_FRAMES * 2):
+    for number in range(MAX_WAITING_LINES * 2):
         lines.emit({"number": number})
     stream.may_go_on.set()
-    while lines._lines.qsize():  # the writer empties it now
+    while lines._lines._waiting.qsize():  # the writer empties it now
         stream.may_go_on.wait(0.001)
     lines.emit({"number": "last"})
     lines.close()
 
     written = lines_of(stream)
-    assert MAX_WAITING_FRAMES <= len(written) <= MAX_WAITING_FRAMES + 3
+    assert MAX_WAITING_LINES <= len(written) <= MAX_WAITING_LINES + 3
     assert written[-1]["frame"] == {"number": "last"}
-    assert sum(line.get("lostLines", 0) for line in written) == MAX_WAITING_FRAMES * 2 + 1 - len(written)
+    assert sum(line.get("lostLines", 0) for line in written) == MAX_WAITING_LINES * 2 + 1 - len(written)
 
 
 class BrokenStream(io.StringIO):

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,11 +24,10 @@ from pilothouse_cli.tables import target_of
 from pilothouse_cli.terminal import say, stderr, stdout
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_control.world import Platform
-from pilothouse_engine.facts import Fact
-from pilothouse_engine.observers import HookEvent
+from pilothouse_engine.observers import HookEvent, Observer
 from pilothouse_engine.ports import Frame, FrameSink
 from pilothouse_engine.run import Lost
-from pilothouse_engine.state import RunState
+from pilothouse_runner.log_lines import BoundedLines
 
 LOCAL_PLATFORM = Platform(runner_image="local", durable_journal=True)
 REFRESH_PER_SECOND = 8
@@ -37,17 +35,21 @@ RELEASING = "letting go of the run; Ctrl-C once more kills it"
 
 
 class LineSink:
-    """Tells each frame on a line, for terminals without a live view and for logs."""
+    """Tells each frame on a line, for terminals without a live view and for logs; a slow reader loses lines."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._lines = BoundedLines(console.print, "progress-lines")
 
     def emit(self, frame: Frame) -> None:
-        """Print one frame; where nobody reads, the run goes on."""
+        """Take one frame; never waits."""
         line = frame_line(frame)
         if line is not None:
-            with suppress(OSError):
-                self._console.print(line)
+            lost = f" ({self._lines.lost} lines were lost before this one)" if self._lines.lost else ""
+            self._lines.put(f"{line}{lost}")
+
+    def close(self) -> None:
+        """Tell what was not told yet, for a moment."""
+        self._lines.close()
 
 
 class SilentSink:
@@ -57,14 +59,11 @@ class SilentSink:
         """Drop one frame."""
 
 
-class HookLines:
+class HookLines(Observer):
     """Tells of hooks that log, and of those that fail, among the frames of a sink."""
 
     def __init__(self, sink: FrameSink) -> None:
         self._sink = sink
-
-    def observe(self, state: RunState, fact: Fact) -> None:
-        """Facts have frames of their own."""
 
     def hook_fired(self, event: HookEvent) -> None:
         """Tell of one hook."""
@@ -144,7 +143,10 @@ def drive(folder: RunFolder, output: str, *, live: bool) -> int:
             end = advance(folder, view, view.say_releasing, [HookLines(view)])
     elif output == "table":
         sink = LineSink(stderr())
-        end = advance(folder, sink, _say_releasing, [HookLines(sink)])
+        try:
+            end = advance(folder, sink, _say_releasing, [HookLines(sink)])
+        finally:
+            sink.close()
     else:
         end = advance(folder, SilentSink(), _say_releasing)
     if isinstance(end, Lost):

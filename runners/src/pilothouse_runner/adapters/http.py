@@ -15,6 +15,7 @@ from urllib.parse import urljoin
 from pilothouse_api import __version__
 from pilothouse_engine.ports import HttpFailure, HttpRequest, HttpResponse
 from pilothouse_runner.adapters.addresses import Address, Network, is_refused, resolve
+from pilothouse_runner.telemetry import trace_headers
 
 if TYPE_CHECKING:
     import httpx
@@ -144,6 +145,7 @@ def _build(request: HttpRequest, url: "httpx.URL", address: Address, attempt: _A
         ("Accept-Encoding", "identity"),
         ("Connection", "close"),
     ]
+    headers += trace_headers().items()
     given = {name.lower() for name, _ in request.headers}
     own = [(name.encode("ascii"), value.encode()) for name, value in headers if name.lower() not in given]
     return httpx.Request(

@@ -10,7 +10,7 @@ import pytest
 
 from pilothouse_engine.facts import Fact, RunEnded, StepFinished
 from pilothouse_engine.hooks import runner
-from pilothouse_engine.observers import HookEvent
+from pilothouse_engine.observers import HookEvent, Observer
 from pilothouse_engine.ports import HttpFailure, HttpRequest, HttpResponse
 from pilothouse_engine.state import RunState
 from unit.engine.scenarios import Scenario, agent_step, answer, call, calls, function_step, scenario, text
@@ -22,7 +22,7 @@ NOTIFY = {"action": "Notify", "notify": {"step": "page"}}
 BODY = {key: f"{{{{ {key} }}}}" for key in ("hook", "event", "workflow", "run", "step", "tool", "signal", "error")}
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that keeps what it sees."""
 
     def __init__(self) -> None:

@@ -26,6 +26,7 @@ from pilothouse_runner.adapters.models import price_table
 from pilothouse_runner.adapters.models.chat import encode_messages, encode_tools, parse_reply, stated_failure
 from pilothouse_runner.adapters.models.failures import Problem, retry_after, stated_problem
 from pilothouse_runner.adapters.models.redaction import Redaction, shortened
+from pilothouse_runner.telemetry import trace_headers
 
 PREFIX = "openai/"
 DEFAULT_BASE = "https://api.openai.com/v1"
@@ -129,6 +130,7 @@ class OpenAIModel:
             "content-type": "application/json",
             "accept": "application/json",
             "user-agent": f"pilothouse/{__version__}",
+            **trace_headers(),
         }
         if key:
             headers["authorization"] = f"Bearer {key}"
