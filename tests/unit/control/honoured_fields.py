@@ -44,8 +44,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.batch": "maxCalls approval",
     },
     agent.InlineStep: {
-        "pilothouse_engine.catalog": "kind apiCall mcp resource",
-        "pilothouse_engine.steps.registry": "router function",
+        "pilothouse_engine.catalog": "kind apiCall mcp resource router function",
     },
     agent.McpTools: {"pilothouse_engine.mcp_tools": "server allow"},
     agent.Recovery: {"pilothouse_engine.recovery": "maxFailingBatches maxSameError"},
@@ -84,10 +83,10 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
-        "pilothouse_engine.catalog": "id kind toolOnly effect apiCall mcp resource approval",
+        "pilothouse_engine.catalog": "id kind toolOnly effect apiCall mcp resource approval router function",
         "pilothouse_engine.tool_schemas": "description",
         "pilothouse_api.plan": "agentRef agent",
-        "pilothouse_engine.steps.registry": "router function response",
+        "pilothouse_engine.steps.registry": "response",
         "pilothouse_engine.routes": "routes",
         "pilothouse_engine.hooks.firings": "hooks",
     },

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 
 from pilothouse_engine.ports import Ports
 from pilothouse_engine.steps.contract import StepCall, StepEnd, StepExecutor
-from pilothouse_engine.steps.function import execute_function
 from pilothouse_engine.steps.response import execute_response
-from pilothouse_engine.steps.router import execute_router
 
 
 async def execute_api_call(call: StepCall, ports: Ports) -> StepEnd:
@@ -28,6 +26,20 @@ async def execute_resource(call: StepCall, ports: Ports) -> StepEnd:
     from pilothouse_engine.steps import resource
 
     return await resource.execute_resource(call, ports)
+
+
+async def execute_router(call: StepCall, ports: Ports) -> StepEnd:
+    """Choose a signal; what that takes is imported by the runs that do it."""
+    from pilothouse_engine.steps import router
+
+    return await router.execute_router(call, ports)
+
+
+async def execute_function(call: StepCall, ports: Ports) -> StepEnd:
+    """Run author code; what that takes is imported by the runs that do it."""
+    from pilothouse_engine.steps import function
+
+    return await function.execute_function(call, ports)
 
 
 EXECUTORS: Mapping[str, StepExecutor] = {

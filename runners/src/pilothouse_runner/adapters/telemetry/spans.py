@@ -8,7 +8,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 
 from pilothouse_api.plan import Plan
 from pilothouse_api.signals import ERROR
-from pilothouse_engine.catalog import READ_TOOL_RESULT
+from pilothouse_engine.results import READ_TOOL_RESULT
 from pilothouse_engine.facts import (
     UNDECLARED,
     ApprovalAnswered,
