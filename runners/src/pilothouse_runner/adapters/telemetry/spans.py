@@ -8,7 +8,6 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 
 from pilothouse_api.plan import Plan
 from pilothouse_api.signals import ERROR
-from pilothouse_engine.results import READ_TOOL_RESULT
 from pilothouse_engine.facts import (
     UNDECLARED,
     ApprovalAnswered,
@@ -34,6 +33,7 @@ from pilothouse_engine.facts import (
     ToolSurface,
 )
 from pilothouse_engine.observers import Observer
+from pilothouse_engine.results import READ_TOOL_RESULT
 from pilothouse_engine.state import RunState, Visit
 from pilothouse_runner.adapters.telemetry.models import Attributes, endpoint_of, reply_attributes, request_attributes
 from pilothouse_runner.telemetry import TRACEPARENT
