@@ -78,6 +78,7 @@ lint: .venv/.dev ## ruff, mypy, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python hack/check_functions.py
+	@$(BIN)/python hack/check_spec.py
 
 .PHONY: generate
 generate: .venv/.dev ## Write CRDs, policies, chart copies and reference pages from the models

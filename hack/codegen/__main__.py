@@ -8,6 +8,7 @@ from pathlib import Path
 from codegen.descriptions import UndescribedError
 from codegen.outputs import FaultyError, leftovers, outputs
 from codegen.schema import UnstructuralError
+from codegen.sentences import TableError
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN_LINES = 20
@@ -16,14 +17,14 @@ SHOWN_LINES = 20
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="hack/generate",
-        description="Writes CRDs, the chart's copies of CRDs and policies, and the reference pages from the models.",
+        description="Writes CRDs and policies, the chart's copies of them, and the pages below docs/spec.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not as it would be")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: the one of this script)")
     chosen = parser.parse_args(arguments)
     try:
         return check(chosen.root) if chosen.check else write(chosen.root)
-    except (FaultyError, UndescribedError, UnstructuralError) as error:
+    except (FaultyError, TableError, UndescribedError, UnstructuralError) as error:
         print(f"hack/generate: {error}", file=sys.stderr)
         return 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from codegen import chart, reference
+from codegen import chart, reference, sentences
 from codegen.crds import definition
 from codegen.structure import faults
 from codegen.yaml_text import dump
@@ -36,6 +36,7 @@ def outputs(root: Path) -> Mapping[Path, str]:
         made[Path("crds") / name] = CRD_HEADER + dump(crd)
         made[CHART_CRDS / name] = chart.crd_template(crd)
         made[PAGES / f"{kind.lower()}.md"] = reference.page(kind)
+    made[sentences.PAGE] = sentences.page(root)
     for path in sorted((root / POLICIES).glob("*.yaml")):
         made[CHART_POLICIES / path.name] = chart.policy_template(list(yaml.safe_load_all(path.read_text())))
     return made

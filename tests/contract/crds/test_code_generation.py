@@ -17,6 +17,7 @@ from codegen.__main__ import main
 from codegen.descriptions import UndescribedError
 from codegen.outputs import CHART_CRDS, CHART_POLICIES, OWNED, POLICIES, outputs
 from codegen.schema import UnstructuralError, described, structural
+from codegen.sentences import PAGE, SOURCE
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
@@ -157,6 +158,8 @@ def checkout(tmp_path: Path) -> Path:
             if path.is_file():
                 (tmp_path / folder).mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, tmp_path / folder)
+    for path in (SOURCE, PAGE):
+        shutil.copy(ROOT / path, tmp_path / path)
     return tmp_path
 
 
