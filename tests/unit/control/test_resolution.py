@@ -88,6 +88,10 @@ def test_texts_are_resolved_and_their_digests_kept() -> None:
         steering={"artifact": "tone"},
         skills=[{"name": "s", "artifact": "refunds@1"}],
         model=a_model(script={"configMapKeyRef": {"name": "script", "key": "a.yaml"}}),
+        guardrails={
+            "input": [{"check": "Artifact", "artifact": {"ref": "polite@1"}}],
+            "output": [{"check": "LlmJudge", "llmJudge": {"criteria": {"artifact": "promises@1"}}}],
+        },
     )
     plan = plan_of(
         a_run(),
@@ -96,11 +100,15 @@ def test_texts_are_resolved_and_their_digests_kept() -> None:
         a_config_map("tone", "steering", **{"2": "old", "10": "new", "notes": "x"}),
         a_config_map("refunds", "skill", **{"1": "refund"}),
         a_config_map("script", **{"a.yaml": "turns: []"}),
+        a_config_map("polite", "guardrail", **{"1": "- {check: SecretMask}"}),
+        a_config_map("promises", "prompt", **{"1": "promise nothing"}),
     )
     assert {key: (text.text, text.resolved) for key, text in plan.texts.items()} == {
         "artifact:tone": ("new", "artifact:tone@10"),
         "artifact:refunds@1": ("refund", "artifact:refunds@1"),
         "configmap:script/a.yaml": ("turns: []", "configmap:script/a.yaml"),
+        "artifact:polite@1": ("- {check: SecretMask}", "artifact:polite@1"),
+        "artifact:promises@1": ("promise nothing", "artifact:promises@1"),
     }
     assert all(text.digest == text_digest(text.text) for text in plan.texts.values())
     steering = plan.agents["helper"].spec.steering

@@ -280,12 +280,12 @@ class SecretMask(Model):
 
 
 class LlmJudge(Model):
-    """Asks a model."""
+    """Asks the step's own model."""
 
     criteria: TextSource
     """What must hold."""
     on_error: Literal["Ignore", "Violation"] = "Ignore"
-    """What a judge that does not answer means."""
+    """What a judge means that gives no verdict, or cannot be asked within the budgets."""
 
 
 class PromptInjection(Model):
@@ -296,7 +296,7 @@ class PromptInjection(Model):
 
 
 class ArtifactCheck(Model):
-    """A check that is kept as an artifact of type guardrail."""
+    """Checks that are kept as an artifact of type guardrail: a YAML list as it stands in a gate, criteria inline."""
 
     ref: ArtifactRef
     """`name@version`."""

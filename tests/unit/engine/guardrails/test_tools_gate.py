@@ -1,12 +1,20 @@
 """The tools gate: what becomes of every observation before the model sees it (engine.md §3 step 10, §4)."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import pytest
 
 from pilothouse_engine.facts import CallFinished, StepFinished, TextJudged
+from pilothouse_engine.guardrails import gates
+from pilothouse_engine.guardrails.gates import PlannedCheck
+from pilothouse_engine.guardrails.verdicts import CheckVerdict
 from pilothouse_engine.ports import FunctionFailure
+from pilothouse_engine.run import Attempt, Finished, Stop, run_attempt
 from unit.engine.guardrails.samples import card
 from unit.engine.scenarios import (
     ListModel,
@@ -254,3 +262,64 @@ async def test_nothing_is_merged_before_the_gate_has_said_so() -> None:
     run = merging({"say": "forbidden"}, DENY)
     await run.finish()
     assert "lookup" not in (await run.state()).context
+
+
+# ---------------------------------------------------------------- what a gate costs
+
+
+async def test_a_gate_of_pure_checks_flushes_the_journal_no_more_often() -> None:
+    async def appends(**fields: Any) -> list[int]:
+        asked = calls(call("lookup"), call("lookup", {"n": 2}))
+        run = scenario([asked, answer("resolved")], agent_step(limits={"maxParallelToolCalls": 2}, **fields))
+        sizes: list[int] = []
+        append = run.journal.append
+
+        async def counted(attempt: int, expected: int, entries: Any) -> None:
+            sizes.append(len(entries))
+            await append(attempt, expected, entries)
+
+        run.journal.append = counted  # type: ignore[method-assign]
+        await run.finish()
+        return sizes
+
+    checks = {"input": [MASK], "tools": [MASK], "output": [MASK]}
+    plain, judged = await appends(), await appends(guardrails=checks)
+    assert (len(judged), sum(judged)) == (len(plain), sum(plain) + 4)
+
+
+async def test_a_large_text_is_judged_beside_the_loop_when_its_call_is_journaled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = {"x": ("word " * 10_000) + MAIL}
+    run = run_with(result, MASK, tool={"effect": "Once"}, limits={"maxToolResultChars": 60_000})
+    judged: list[tuple[bool, str]] = []
+    evaluate = gates._evaluate
+
+    def watched(check: PlannedCheck, text: str) -> CheckVerdict:
+        newest = json.loads(run.journal._lines[-1])["fact"]
+        judged.append((threading.current_thread() is threading.main_thread(), newest))
+        return evaluate(check, text)
+
+    monkeypatch.setattr(gates, "_evaluate", watched)
+    end = await run_attempt(run.plan, run.ports(), Attempt(1), Stop())  # a thread's time is none of the manual clock's
+    assert isinstance(end, Finished)
+    assert judged == [(False, "CallFinished")]
+    assert "[Email]" in seen(run)[0] and MAIL not in seen(run)[0]
+
+
+def test_a_run_without_guardrails_loads_nothing_of_them() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from unit.engine.scenarios import answer, call, calls, scenario\n"
+        "asyncio.run(scenario([calls(call('lookup')), answer('resolved')]).finish())\n"
+        "print(*sorted(name for name in sys.modules if 'guardrails' in name or name == 're2'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == []
