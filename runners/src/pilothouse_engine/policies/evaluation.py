@@ -12,16 +12,20 @@ from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.policies.cel import CelFailed, compile_rule, is_matched
 from pilothouse_engine.policies.http import EndpointFailed, ask_endpoint
 from pilothouse_engine.policies.questions import Question, build_variables
-from pilothouse_engine.policies.verdicts import At, Decision, strictest
+from pilothouse_engine.policies.verdicts import At, Decision, Verdict, strictest
 from pilothouse_engine.ports import Http
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRule:
-    """A rule, its expression compiled; a string in its place says why it cannot be."""
+    """A rule, its expression compiled; a string in its place says why it cannot be, None that an endpoint is asked."""
 
-    rule: PolicyRule
+    name: str
+    at: At
+    verdict: Verdict
+    message: str
     compiled: Expression | str | None
+    http: PolicyHttp | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class PlannedPolicy:
 
     def applies(self, at: At) -> bool:
         """Tell whether any rule of the list judges such calls."""
-        return any(planned.rule.at == at for planned in self.rules)
+        return any(rule.at == at for rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,12 @@ class Ask:
 
 def plan_policy(owner: str, rules: Sequence[PolicyRule]) -> PlannedPolicy:
     """Return a list with its expressions compiled."""
-    return PlannedPolicy(owner, tuple(PlannedRule(r, compile_rule(r) if r.http is None else None) for r in rules))
+    return PlannedPolicy(owner, tuple(_plan_rule(rule) for rule in rules))
+
+
+def _plan_rule(rule: PolicyRule) -> PlannedRule:
+    compiled = compile_rule(rule) if rule.http is None else None
+    return PlannedRule(rule.name, rule.at, rule.verdict or "Deny", rule.message or "", compiled, rule.http)
 
 
 def plan_policies(plan: Plan, step: Step) -> tuple[PlannedPolicy, ...]:
@@ -66,18 +75,17 @@ def evaluate_cel(policy: PlannedPolicy, at: At, variables: Mapping[str, Any]) ->
 
     A rule that cannot be evaluated denies: what it would have said is not known.
     """
-    for planned in policy.rules:
-        rule = planned.rule
+    for rule in policy.rules:
         if rule.at != at:
             continue
         if rule.http is not None:
-            return Ask(policy.owner, rule.name, rule.message or "", rule.http)
+            return Ask(policy.owner, rule.name, rule.message, rule.http)
         try:
-            matched = planned.compiled is not None and is_matched(planned.compiled, variables)
+            matched = rule.compiled is not None and is_matched(rule.compiled, variables)
         except CelFailed as failed:
             return _failure(at, policy.owner, rule.name, str(failed))
         if matched:
-            return Decision(at, rule.verdict or "Deny", rule.name, rule.message or "", policy.owner)
+            return Decision(at, rule.verdict, rule.name, rule.message, policy.owner)
     return None
 
 
@@ -111,11 +119,10 @@ def _evaluate(policies: Sequence[PlannedPolicy], question: Question) -> Decision
 
     One that denies without an endpoint decides alone: no answer could be stricter, so none is asked for.
     """
-    lists = [policy for policy in policies if policy.applies(question.at)]
-    if not lists:
+    if not policies:
         return []
     variables = build_variables(question)
-    found = [one for policy in lists if (one := evaluate_cel(policy, question.at, variables)) is not None]
+    found = [one for policy in policies if (one := evaluate_cel(policy, question.at, variables)) is not None]
     denied = next((one for one in found if isinstance(one, Decision) and one.verdict == "Deny"), None)
     return found if denied is None else denied
 

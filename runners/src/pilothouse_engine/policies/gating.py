@@ -5,7 +5,6 @@ come back as one fact, and no policy is asked twice for one call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,18 +70,18 @@ def say_denial(verdict: PolicyJudged) -> str:
 
 def question_of_turn(plan: Plan, state: RunState, step: Step, now: float) -> Question:
     """Return the question that a model call asks."""
-    visit, account = state.visit, state.account
+    visit = state.visit
     assert visit is not None
     return Question(
-        at="ModelCall",
-        step=step.id,
-        agent=step.agent_ref.name if step.agent_ref is not None else "",
-        workflow=plan.workflow.name,
-        namespace=plan.run.namespace,
-        turn=state.next_turn,
-        iteration=visit.replies + 1,
-        now=datetime.fromtimestamp(now, UTC),
-        usage=Usage(account.used, account.cost / NANO, state.total_tool_calls),
+        "ModelCall",
+        step.id,
+        _agent_of(step),
+        plan.workflow.name,
+        plan.run.namespace,
+        state.next_turn,
+        visit.replies + 1,
+        datetime.fromtimestamp(now, UTC),
+        usage=_usage(state),
         labels=plan.run.labels,
     )
 
@@ -99,14 +98,29 @@ def question_of_call(
     ahead: int = 0,
 ) -> Question:
     """Return the question that a call asks; `ahead` are calls of the same parallel run that have not started."""
-    base = question_of_turn(plan, state, step, now)
-    return replace(
-        base,
-        at="ToolCall",
-        turn=state.turn,
-        iteration=base.iteration - 1,
-        tool=tool,
-        args=arguments,
-        effect=effect,
-        usage=replace(base.usage, tool_calls=base.usage.tool_calls + ahead),
+    visit = state.visit
+    assert visit is not None
+    return Question(
+        "ToolCall",
+        step.id,
+        _agent_of(step),
+        plan.workflow.name,
+        plan.run.namespace,
+        state.turn,
+        visit.replies,
+        datetime.fromtimestamp(now, UTC),
+        tool,
+        arguments,
+        effect,
+        _usage(state, ahead),
+        plan.run.labels,
     )
+
+
+def _agent_of(step: Step) -> str:
+    return step.agent_ref.name if step.agent_ref is not None else ""
+
+
+def _usage(state: RunState, ahead: int = 0) -> Usage:
+    account = state.account
+    return Usage(account.used, account.cost / NANO, state.total_tool_calls + ahead)

@@ -1,14 +1,15 @@
 """What a policy is asked about: one call, and where the run stands."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
 from pilothouse_engine.policies.verdicts import At
+from pilothouse_engine.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usage:
     """What the run has used; `cost_usd` of calls without a known price is not in it."""
 
@@ -17,7 +18,7 @@ class Usage:
     tool_calls: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Question:
     """One call that waits for a verdict.
 

@@ -80,6 +80,10 @@ _ANNOUNCED = compile_pattern(
     rf"(?i)([\w.-]*?(?:{_WORD}){_SUFFIX})[\"']?\]?([ \t]*(?::=|=>|==?|:)[ \t]*|[ \t]+(?:is|are|ist)[ \t]+:?[ \t]*)"
     r"(?:\"([^\"\n]{4,})\"|'([^'\n]{4,})'|`([^`\n]{4,})`|([^\s\"'`,;&<>(){}\[\]]{4,}))"
 )
+_ANY = compile_pattern(
+    "|".join(f"(?:{form.pattern})" for form in (_PROVIDER, _KEY_BEGIN, _URL_PASSWORD, _HEADER, _BEARER, _ANNOUNCED))
+)
+"""Most texts hold no secret, and reading one once costs less than six times."""
 _HARMLESS_PREFIX = compile_pattern(
     r"(?i)(?:page|next|prev(?:ious)?|continu(?:e|ation)|sync|resume|cursor|idempotency|eos|bos|pad|unk|stop|max|min|num|no|total)"
     r"[_.-]?token$"
@@ -156,6 +160,8 @@ _SHORTEST_RANDOM = 12
 def find_secrets(view: View) -> Iterator[Finding]:
     """Yield what gives access: keys, tokens, passwords."""
     text = view.folded
+    if _ANY.search(text) is None:
+        return
     for match in _PROVIDER.finditer(text):
         yield _secret(view, match)
     yield from _find_private_keys(view)
