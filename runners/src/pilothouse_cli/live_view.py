@@ -91,7 +91,23 @@ def _iteration(frame: Mapping[str, Any]) -> str:
 def _tool_call(frame: Mapping[str, Any]) -> str:
     seconds = frame.get("seconds")
     took = f" in {seconds:.2f} s" if isinstance(seconds, int | float) else ""
-    return f"{frame.get('tool')} {frame.get('code') or 'ok'}{took}"
+    cut = f", cut from {frame['cutFrom']:,} characters" if isinstance(frame.get("cutFrom"), int) else ""
+    return f"{frame.get('tool')} {frame.get('code') or 'ok'}{took}{cut}"
+
+
+def _tools(frame: Mapping[str, Any]) -> str:
+    left_out = ", ".join(map(str, frame.get("leftOut") or ()))
+    without = f", without those of {left_out}" if left_out else ""
+    return f"{frame.get('offered')} tools of MCP servers offered{without}"
+
+
+def _policy(frame: Mapping[str, Any]) -> str:
+    what = "the model call" if frame.get("at") == "ModelCall" else "the call"
+    return f"policy {frame.get('rule') or '(no rule)'} says {frame.get('verdict')} to {what}"
+
+
+def _guardrail(frame: Mapping[str, Any]) -> str:
+    return f"guardrail {frame.get('gate')}, {frame.get('check')}: {frame.get('verdict')}"
 
 
 def _tools(frame: Mapping[str, Any]) -> str:
@@ -135,6 +151,9 @@ _FRAME_LINES = {
     "Tools": _tools,
     "Iteration": _iteration,
     "ToolCall": _tool_call,
+    "Tools": _tools,
+    "Policy": _policy,
+    "Guardrail": _guardrail,
     "Control": _control,
     "Policy": _policy,
     "Park": _park,

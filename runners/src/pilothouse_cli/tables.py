@@ -133,12 +133,20 @@ def _turns_table(rows: Sequence[TurnRow]) -> Table:
             str(row.turn),
             clean_line(row.step),
             str(row.iteration) if row.iteration else "",
-            call_texts(row.calls),
+            _calls_and_gates(row),
             f"{row.tokens:,}" if row.tokens else "",
             money(str(Decimal(row.cost) / NANO_DOLLARS)) if row.cost else "",
             clean_line(row.ends) or Text(clean_line(row.finish), style="dim"),
         )
     return table
+
+
+def _calls_and_gates(row: TurnRow) -> Text:
+    text = call_texts(row.calls)
+    for gate in row.gates:
+        text.append("\n" if text else "")
+        text.append(clean_line(gate), style="yellow")
+    return text
 
 
 def call_texts(calls: Sequence[CallRow]) -> Text:
@@ -154,6 +162,8 @@ def call_texts(calls: Sequence[CallRow]) -> Text:
             text.append(f" {clean_line(call.code, 63)}", style="red")
         if call.seconds is not None:
             text.append(f" {call.seconds:.2f}s", style="dim")
+        if call.cut is not None:
+            text.append(f" cut from {call.cut:,} characters", style="dim")
     return text
 
 

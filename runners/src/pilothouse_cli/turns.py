@@ -8,22 +8,26 @@ from pilothouse_engine import facts
 from pilothouse_engine.ports import RawEntry
 
 NANO_DOLLARS = 1_000_000_000
+BEFORE_MODEL_CALL = frozenset({"ModelCall", "input"})
+"""Where policy and guardrails stand before the model is called (engine.md §1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """One tool call; `code` is None where it went well."""
+    """One tool call; `code` is None where it went well, `cut` the characters of a result of which a part is shown."""
 
     tool: str
     code: str | None = None
     seconds: float | None = None
     is_done: bool = True
+    cut: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
     """One turn. `ends` is the signal that it ended its step with, `why` the cause of an abnormal end and what it said;
-    `notes` are directives, parks, and visits that ended at their boundary, before it."""
+    `notes` are directives, parks, verdicts on the turn, and visits that ended at their boundary, before it; `gates` are
+    verdicts on its calls and texts."""
 
     turn: int
     step: str
@@ -37,6 +41,7 @@ class TurnRow:
     ends: str = ""
     why: str = ""
     notes: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -86,9 +91,16 @@ class _Fold:
         else:
             self.notes += (text,)
 
-    def call(self, tool: str, code: str | None, seconds: float | None) -> None:
+    def call(self, tool: str, code: str | None, seconds: float | None, cut: int | None) -> None:
         if self.rows:
-            self.change(calls=(*self.rows[-1].calls, CallRow(tool, code, seconds)))
+            self.change(calls=(*self.rows[-1].calls, CallRow(tool, code, seconds, cut=cut)))
+
+    def judge(self, place: str, said: str) -> None:
+        """Note a verdict: on the turn that begins where it stands before its model call, else on the one under way."""
+        if place in BEFORE_MODEL_CALL or not self.rows:
+            self.notes += (said,)
+        else:
+            self.change(gates=(*self.rows[-1].gates, said))
 
 
 def turns_of_journal(entries: Sequence[RawEntry]) -> list[TurnRow]:
@@ -115,7 +127,11 @@ def _take(fold: _Fold, fact: facts.Fact) -> None:
             fold.spend(fact.input, fact.output, fact.cost)
             fold.change(finish="ToolCalls" if fact.calls else fact.finish)
         case facts.CallFinished() if fold.kind == "Agent":
-            fold.call(fold.tools.get(fact.id, fold.step), fact.code, fact.seconds or None)
+            fold.call(fold.tools.get(fact.id, fold.step), fact.code, fact.seconds or None, fact.cut_from)
+        case facts.PolicyJudged():
+            fold.judge(fact.at_gate, _policy_line(fact.rule, fact.verdict))
+        case facts.TextJudged() if fact.check:
+            fold.judge(fact.gate, _guardrail_line(fact.gate, fact.check, fact.said))
         case facts.StepFinished():
             fold.end(fact.signal, ": ".join(filter(None, (fact.error_type, fact.error_message))))
         case facts.ToolSurface():
@@ -172,10 +188,24 @@ def turns_of_trace(frames: Sequence[Mapping[str, Any]]) -> list[TurnRow]:
             used = total
         elif kind == "ToolCall":
             code = frame.get("code")
-            fold.call(str(frame.get("tool", "")), None if code == "ok" else str(code), frame.get("seconds"))
+            tool, seconds, cut = str(frame.get("tool", "")), frame.get("seconds"), frame.get("cutFrom")
+            fold.call(tool, None if code == "ok" else str(code), seconds, cut)
+        elif kind == "Policy":
+            fold.judge(str(frame.get("at")), _policy_line(str(frame.get("rule")), str(frame.get("verdict"))))
+        elif kind == "Guardrail":
+            gate, verdict = str(frame.get("gate")), str(frame.get("verdict"))
+            fold.judge(gate, _guardrail_line(gate, str(frame.get("check")), verdict))
         else:
             fold.notes += _notes_of_frame(frame)
     return fold.rows
+
+
+def _policy_line(rule: str, verdict: str) -> str:
+    return f"policy {rule}: {verdict}"
+
+
+def _guardrail_line(gate: str, check: str, verdict: str) -> str:
+    return f"guardrail {gate}, {check}: {verdict}"
 
 
 def _notes_of_frame(frame: Mapping[str, Any]) -> tuple[str, ...]:

@@ -388,6 +388,11 @@ class CallFinished:
     result: Mapping[str, Any] | None = None
     seconds: float = 0.0
 
+    @property
+    def cut_from(self) -> int | None:
+        """How many characters a result has of which the model is shown a part, None where it is shown all."""
+        return len(self.content) if 0 < self.cut_at < len(self.content) else None
+
 
 @value
 class JudgeStarted:
@@ -436,6 +441,13 @@ class TextJudged:
     check: str = ""
     reason: str = ""
     writes: Mapping[str, Any] | None = None
+
+    @property
+    def said(self) -> Literal["Refused", "Rewritten", "Noted"]:
+        """What the gate did, where a check did anything."""
+        if self.verdict == "Refused":
+            return "Refused"
+        return "Noted" if self.text is None and self.writes is None else "Rewritten"
 
 
 @value

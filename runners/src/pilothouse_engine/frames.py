@@ -96,7 +96,10 @@ def _call_finished(state: RunState, fact: CallFinished) -> Iterator[Frame]:
         return
     call = visit.call_ids[fact.id]
     tool = call.asked.name if call.asked.is_declared else UNDECLARED
-    yield _frame(state, fact.at, "ToolCall", tool=tool, code=fact.code or "ok", seconds=round(fact.seconds, 3))
+    frame = _frame(state, fact.at, "ToolCall", tool=tool, code=fact.code or "ok", seconds=round(fact.seconds, 3))
+    if (cut_from := fact.cut_from) is not None:
+        frame = {**frame, "cutFrom": cut_from}
+    yield frame
 
 
 def _tool_surface(state: RunState, fact: ToolSurface) -> Iterator[Frame]:
@@ -118,9 +121,7 @@ def _tool_surface(state: RunState, fact: ToolSurface) -> Iterator[Frame]:
 def _text_judged(state: RunState, fact: TextJudged) -> Iterator[Frame]:
     """Yield a frame where the gate did something; what passes as it is needs none."""
     if fact.check:
-        said = "Rewritten" if fact.text is not None or fact.writes is not None else "Noted"
-        verdict = "Refused" if fact.verdict == "Refused" else said
-        yield _frame(state, fact.at, "Guardrail", gate=fact.gate, check=fact.check, verdict=verdict)
+        yield _frame(state, fact.at, "Guardrail", gate=fact.gate, check=fact.check, verdict=fact.said)
 
 
 def _mode_answered(state: RunState, fact: ModeAnswered) -> Iterator[Frame]:

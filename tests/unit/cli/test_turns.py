@@ -4,6 +4,8 @@ from typing import Any
 
 from pilothouse_cli.turns import CallRow, TurnRow, turns_of_journal, turns_of_trace
 from pilothouse_engine import facts
+from pilothouse_engine.frames import advance
+from pilothouse_engine.state import RunState
 
 ASKED = facts.AskedCall(id="t1-0-x", provider_id="p", name="look_up", arguments="{}", digest="x")
 
@@ -83,6 +85,45 @@ def test_a_journal_tells_why_steps_ended_abnormally() -> None:
         ("ask", "error", "ModelAuthentication: set THE_KEY", ()),
         ("reply", "default", "", ("again ended with budget_exceeded: BudgetExceeded",)),
     ]
+
+
+def judged(gate: facts.GateName, check: str, text: str | None = None, call: str = "") -> facts.TextJudged:
+    return facts.TextJudged(0, gate, call, "Passed", text, check=check)
+
+
+GUARDED = [
+    facts.StepEntered(0, "ask", 1, "Agent"),
+    facts.PromptOpened(0, (facts.PromptMessage("user", "look"),), is_gated=True),
+    judged("input", ""),
+    judged("input", "PromptInjection", "wrapped"),
+    facts.PolicyJudged(0, "", 1, "ModelCall", "Allow", "hours"),
+    started(1, 1),
+    facts.ReplyReceived(0, "", (ASKED,)),
+    facts.PolicyJudged(0, "t1-0-x", 1, "ToolCall", "Allow", "lookups"),
+    facts.CallStarted(0, "t1-0-x", "look_up", "ReadOnly", "", "x", 1),
+    facts.CallFinished(0, "t1-0-x", "x" * 300, cut_at=200, seconds=0.5),
+    judged("tools", "PiiMask", "masked", ASKED.id),
+    started(2, 2),
+    facts.ReplyReceived(0, "done"),
+    judged("output", "LlmJudge"),
+    facts.StepFinished(0, "default"),
+]
+
+
+def test_verdicts_stand_before_the_turn_or_beside_the_calls_that_they_are_about() -> None:
+    first, second = turns_of_journal(journal(*GUARDED))
+    assert first.notes == ("guardrail input, PromptInjection: Rewritten", "policy hours: Allow")
+    assert first.gates == ("policy lookups: Allow", "guardrail tools, PiiMask: Rewritten")
+    assert first.calls == (CallRow("look_up", None, 0.5, cut=300),)
+    assert (second.notes, second.gates) == ((), ("guardrail output, LlmJudge: Noted",))
+
+
+def test_a_trace_tells_the_same_verdicts_as_the_journal() -> None:
+    state, shown = RunState(), []
+    for fact in GUARDED:
+        shown += advance(state, fact)
+    rows = [(row.turn, row.notes, row.gates, row.calls) for row in turns_of_trace(shown)]
+    assert rows == [(row.turn, row.notes, row.gates, row.calls) for row in turns_of_journal(journal(*GUARDED))]
 
 
 def test_a_journal_that_was_cut_anywhere_still_tells_its_turns() -> None:

@@ -121,11 +121,14 @@ def turn_data(row: TurnRow) -> dict[str, object]:
         "step": row.step,
         "kind": row.kind,
         "iteration": row.iteration,
-        "calls": [{"tool": call.tool, "code": call.code, "seconds": call.seconds} for call in row.calls],
+        "calls": [
+            {"tool": call.tool, "code": call.code, "seconds": call.seconds, "cutFrom": call.cut} for call in row.calls
+        ],
         "tokens": {"input": row.input_tokens, "output": row.output_tokens},
         "costNanoUSD": row.cost,
         "finish": row.finish,
         "ends": row.ends,
         "why": row.why,
         "notes": list(row.notes),
+        "gates": list(row.gates),
     }
