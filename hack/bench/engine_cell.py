@@ -86,6 +86,32 @@ async def pilothouse(turns: int, tool: Tool, folder: Path) -> AsyncIterator[Run]
     yield engine_run(turns, tool, lambda number: MemoryJournal())
 
 
+GUARDRAILS = {
+    "input": [{"check": "MaxChars", "maxChars": {"limit": 20_000}}, {"check": "PromptInjection"}],
+    "tools": [
+        {"check": "PiiMask", "piiMask": {"entities": ["Email", "CreditCard", "Phone", "Iban"]}},
+        {"check": "SecretMask"},
+    ],
+    "output": [{"check": "RegexDeny", "regexDeny": {"patterns": ["(?i)guarantee"]}}],
+}
+POLICY = [
+    {
+        "name": "no-deletes",
+        "at": "ToolCall",
+        "cel": "tool == 'cluster' && args.op == 'delete'",
+        "verdict": "Deny",
+    },
+    {"name": "office-hours", "at": "ModelCall", "cel": "now.getFullYear('UTC') < 2000", "verdict": "Deny"},
+]
+
+
+@asynccontextmanager
+async def pilothouse_guarded(turns: int, tool: Tool, folder: Path) -> AsyncIterator[Run]:
+    from pilothouse_engine.testing.journal import MemoryJournal
+
+    yield engine_run(turns, tool, lambda number: MemoryJournal(), guardrails=GUARDRAILS, policy=POLICY)
+
+
 @asynccontextmanager
 async def pilothouse_file(turns: int, tool: Tool, folder: Path) -> AsyncIterator[Run]:
     from pilothouse_runner.adapters.file_journal import FileJournal
@@ -93,7 +119,7 @@ async def pilothouse_file(turns: int, tool: Tool, folder: Path) -> AsyncIterator
     yield engine_run(turns, tool, lambda number: FileJournal(folder / f"{number}.jsonl", durable=True))
 
 
-def engine_run(turns: int, tool: Tool, open_journal) -> Run:
+def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
     from pilothouse_engine.ports import Directives, HttpResponse, Ports
     from pilothouse_engine.run import Attempt, Finished, Stop, run_attempt
     from pilothouse_engine.scripted import ScriptedModel
@@ -122,7 +148,7 @@ def engine_run(turns: int, tool: Tool, open_journal) -> Run:
             pass
 
     clock = SystemClock()
-    plan = engine_plan(turns)
+    plan = engine_plan(turns, gates)
 
     async def run(number: int) -> str:
         ports = Ports(
@@ -145,7 +171,7 @@ def engine_run(turns: int, tool: Tool, open_journal) -> Run:
     return run
 
 
-def engine_plan(turns: int):
+def engine_plan(turns: int, gates):
     from pilothouse_api.plan import Plan
 
     # The replies state their usage, as the peers' do: else the scripted model counts the bytes of each prompt.
@@ -166,6 +192,7 @@ def engine_plan(turns: int):
         "tools": [tool],
         "outcome": {"write": "answer"},
         "limits": {"maxIterations": turns + 1, "maxToolCalls": turns + 10},
+        **gates,
     }
     steps = [
         {"id": "work", "kind": "Agent", "agent": agent},
@@ -314,6 +341,7 @@ async def openai_agents(turns: int, tool: Tool, folder: Path) -> AsyncIterator[R
 LOOPS = {
     "floor": floor,
     "pilothouse": pilothouse,
+    "pilothouse-guarded": pilothouse_guarded,
     "pilothouse-file": pilothouse_file,
     "langgraph": langgraph,
     "langgraph-sqlite": langgraph_sqlite,
