@@ -48,6 +48,10 @@ demo: .venv/.cli ## Run examples/support-triage here; a second process pauses an
 demo-cluster: .venv/.dev ## The same on a real cluster: install by Helm, apply, pause, steer, finish, abort
 	@hack/demo-cluster $(CLUSTER)
 
+.PHONY: demo-desk
+demo-desk: .venv/.cli ## A guarded agent with a model server and an MCP server (CLUSTER=name: on a cluster that is up)
+	@hack/demo-desk $(if $(filter command line,$(origin CLUSTER)),$(CLUSTER))
+
 .PHONY: cluster-up
 cluster-up: .venv/.tools ## Start a real one-node cluster (CLUSTER=name)
 	@hack/cluster/install-deps
