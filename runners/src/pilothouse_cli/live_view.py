@@ -95,17 +95,6 @@ def _tool_call(frame: Mapping[str, Any]) -> str:
     return f"{frame.get('tool')} {frame.get('code') or 'ok'}{took}{cut}"
 
 
-def _tools(frame: Mapping[str, Any]) -> str:
-    left_out = ", ".join(map(str, frame.get("leftOut") or ()))
-    without = f", without those of {left_out}" if left_out else ""
-    return f"{frame.get('offered')} tools of MCP servers offered{without}"
-
-
-def _policy(frame: Mapping[str, Any]) -> str:
-    what = "the model call" if frame.get("at") == "ModelCall" else "the call"
-    return f"policy {frame.get('rule') or '(no rule)'} says {frame.get('verdict')} to {what}"
-
-
 def _guardrail(frame: Mapping[str, Any]) -> str:
     return f"guardrail {frame.get('gate')}, {frame.get('check')}: {frame.get('verdict')}"
 
@@ -151,8 +140,6 @@ _FRAME_LINES = {
     "Tools": _tools,
     "Iteration": _iteration,
     "ToolCall": _tool_call,
-    "Tools": _tools,
-    "Policy": _policy,
     "Guardrail": _guardrail,
     "Control": _control,
     "Policy": _policy,

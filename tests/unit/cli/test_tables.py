@@ -176,19 +176,6 @@ FRAMES: list[tuple[dict[str, Any], str | None]] = [
         {"kind": "ToolCall", "tool": "t", "code": "ok", "seconds": 0.2, "cutFrom": 24_930},
         "t ok in 0.20 s, cut from 24,930 characters",
     ),
-    ({"kind": "Tools", "step": "s", "offered": 3, "warnings": 0}, "3 tools of MCP servers offered"),
-    (
-        {"kind": "Tools", "step": "s", "offered": 1, "leftOut": ["a", "b"], "warnings": 2},
-        "1 tools of MCP servers offered, without those of a, b",
-    ),
-    (
-        {"kind": "Policy", "at": "ToolCall", "rule": "no-deletes", "verdict": "Deny", "turn": 2},
-        "turn 2: policy no-deletes says Deny to the call",
-    ),
-    (
-        {"kind": "Policy", "at": "ModelCall", "rule": "", "verdict": "Allow"},
-        "policy (no rule) says Allow to the model call",
-    ),
     (
         {"kind": "Guardrail", "gate": "tools", "check": "PiiMask", "verdict": "Rewritten"},
         "guardrail tools, PiiMask: Rewritten",
