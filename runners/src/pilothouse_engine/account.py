@@ -61,12 +61,16 @@ class Charge:
 
 @value
 class Remaining:
-    """What may still be spent, by the tightest budget; None where there is none. `used` and `budget` are its own."""
+    """What may still be spent, by the tightest budget; None where there is none.
+
+    `is_unpriced`: calls were made of which nobody knows the price, so that what is left of a cost budget is not known.
+    """
 
     tokens: int | None = None
     tokens_budget: int | None = None
     cost: int | None = None
     cost_budget: int | None = None
+    is_unpriced: bool = False
 
     def spent(self) -> str | None:
         """Return which budget is spent, as a sentence, or None."""
@@ -75,7 +79,14 @@ class Remaining:
                 f"{self.tokens_budget - self.tokens} tokens are used of a tokenBudget of {self.tokens_budget}:"
                 " raise limits.tokenBudget"
             )
-        if self.cost is not None and self.cost_budget is not None and self.cost <= 0:
+        if self.cost is None or self.cost_budget is None:
+            return None
+        if self.is_unpriced:
+            return (
+                f"a costBudgetUSD of {dollars(self.cost_budget)} cannot be kept, because calls were made whose price is"
+                " not known: set model.price, or remove limits.costBudgetUSD"
+            )
+        if self.cost <= 0:
             return (
                 f"{dollars(self.cost_budget - self.cost)} USD are used of a costBudgetUSD of"
                 f" {dollars(self.cost_budget)}: raise limits.costBudgetUSD"

@@ -38,7 +38,10 @@ class Limits:
             return _UNBOUNDED
         tokens = _tighter((self.run_tokens, run.used), (self.visit_tokens, visit.used))
         cost = _tighter((self.run_cost, run.cost), (self.visit_cost, visit.cost))
-        return Remaining(tokens[0], tokens[1], cost[0], cost[1])
+        is_unpriced = (run.is_unpriced and self.run_cost is not None) or (
+            visit.is_unpriced and self.visit_cost is not None
+        )
+        return Remaining(tokens[0], tokens[1], cost[0], cost[1], is_unpriced)
 
 
 _UNBOUNDED = Remaining()

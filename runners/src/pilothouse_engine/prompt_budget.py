@@ -56,11 +56,11 @@ def plan_prompt(visit: Visit, endpoint: int, window: int | None, around: Around)
     Takes the same time however long the transcript is, as long as it fits whole.
     """
     budget = prompt_tokens(window)
-    size = full_size(visit, endpoint, around)
+    bound = full_bound(visit, endpoint, around)
     refused = visit.refused.get(endpoint)
-    if refused is None and size <= budget:
-        return Prompt("full", full_bound(visit, endpoint, around))
-    return _tighter(visit, endpoint, around, size, budget, refused)
+    if refused is None and (bound <= budget or full_size(visit, endpoint, around) <= budget):
+        return Prompt("full", bound)
+    return _tighter(visit, endpoint, around, budget, refused)
 
 
 def full_size(visit: Visit, endpoint: int, around: Around) -> int:
@@ -82,10 +82,9 @@ def full_bound(visit: Visit, endpoint: int, around: Around) -> int:
     return counted.tokens + new + around.pinned + (0 if counted.had_tools else around.tools)
 
 
-def _tighter(
-    visit: Visit, endpoint: int, around: Around, size: int, budget: int, refused: Level | None
-) -> Prompt | None:
+def _tighter(visit: Visit, endpoint: int, around: Around, budget: int, refused: Level | None) -> Prompt | None:
     """Return the first level that fits and was not refused; where none fits, the one that sends least."""
+    size = full_size(visit, endpoint, around)
     whole = visit.prompt_bytes + around.tools + around.pinned
     smallest = whole if refused is None else _bytes_at(visit, refused) + around.tools + around.pinned
     chosen: Prompt | None = Prompt("full", full_bound(visit, endpoint, around)) if refused is None else None

@@ -138,6 +138,52 @@ async def test_a_cost_budget_without_a_known_price_makes_no_call() -> None:
     assert end.exit.error is not None and "known price" in end.exit.error.message
 
 
+async def test_a_cost_budget_that_is_set_on_a_live_run_of_unknown_price_ends_it_and_says_why() -> None:
+    def set_budget(request: Any) -> Any:
+        run.store.set_limits(cost_budget_usd="5")
+        return calls(call("lookup"))
+
+    run = scenario([set_budget])
+    end = await run.finish()
+    assert (end.exit.signal, len(requests_of(run))) == ("budget_exceeded", 1)
+    assert end.exit.error is not None
+    assert end.exit.error.message == (
+        "a costBudgetUSD of 5 cannot be kept, because calls were made whose price is not known: set model.price, or"
+        " remove limits.costBudgetUSD"
+    )
+    assert run.snapshot.control.limits is not None  # it was answered before it bit
+    assert (run.snapshot.cost.unknown, run.snapshot.cost.used_usd, run.snapshot.cost.budget_usd) == (True, "0", "5")
+
+
+async def test_a_fallback_of_unknown_price_is_not_called_under_a_cost_budget() -> None:
+    model = {"name": "priced", "maxOutputTokens": 100, "fallbacks": [{"name": "unpriced"}]}
+    step = agent_step(model=model, retry={"attempts": 1}, limits={"costBudgetUSD": "1"})
+    run = scenario([failure("ServerError")], step, prices={"priced": (1.0, 2.0)})
+    end = await run.finish()
+    assert end.exit.error is not None
+    assert (end.exit.signal, end.exit.error.message) == (
+        "budget_exceeded",
+        "a costBudgetUSD needs a known price: set model.price",
+    )
+    assert not run.snapshot.cost.unknown
+
+
+async def test_what_an_unpriced_step_took_is_not_known_to_the_budget_of_a_later_one() -> None:
+    def set_budget(request: Any) -> Any:
+        run.store.set_limits(cost_budget_usd="5")
+        return answer("resolved")
+
+    run = scenario(
+        [set_budget],
+        agent_step("one", routes={"resolved": "two"}),
+        agent_step("two", model={"name": "priced", "maxOutputTokens": 100}),
+        prices={"priced": (1.0, 2.0)},
+    )
+    end = await run.finish()
+    assert [step.signal for step in run.snapshot.steps] == ["resolved", "budget_exceeded"]
+    assert end.exit.error is not None and "price is not known" in end.exit.error.message
+
+
 async def test_failed_attempts_are_charged_only_where_they_may_have_been_billed() -> None:
     retry = {"attempts": 4, "causes": ["Timeout", "Error"], "backoffSeconds": 0}
     turns = [failure("RateLimited"), failure("Timeout"), failure("Connection", sent=True), answer("resolved")]
