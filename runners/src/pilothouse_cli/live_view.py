@@ -85,7 +85,8 @@ def _step(frame: Mapping[str, Any]) -> str:
 
 def _iteration(frame: Mapping[str, Any]) -> str:
     calls = frame.get("toolCalls") or 0
-    return f"iteration {frame.get('iteration')}, {frame.get('tokens')} tokens, {calls} tool calls"
+    cut = f", prompt cut: level {frame['level']}" if frame.get("level") else ""
+    return f"iteration {frame.get('iteration')}, {frame.get('tokens')} tokens, {calls} tool calls{cut}"
 
 
 def _tool_call(frame: Mapping[str, Any]) -> str:

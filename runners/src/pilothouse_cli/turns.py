@@ -91,6 +91,11 @@ class _Fold:
         else:
             self.notes += (text,)
 
+    def sent_at(self, level: str) -> None:
+        """Note that a turn's prompt was cut."""
+        if level != "full" and self.rows:
+            self.note(f"prompt cut: level {level}", self.rows[-1].turn)
+
     def call(self, tool: str, code: str | None, seconds: float | None, cut: int | None) -> None:
         if self.rows:
             self.change(calls=(*self.rows[-1].calls, CallRow(tool, code, seconds, cut=cut)))
@@ -126,6 +131,7 @@ def _take(fold: _Fold, fact: facts.Fact) -> None:
             fold.tools = {call.id: call.name for call in fact.calls}
             fold.spend(fact.input, fact.output, fact.cost)
             fold.change(finish="ToolCalls" if fact.calls else fact.finish)
+            fold.sent_at(fact.level)
         case facts.CallFinished() if fold.kind == "Agent":
             fold.call(fold.tools.get(fact.id, fold.step), fact.code, fact.seconds or None, fact.cut_from)
         case facts.PolicyJudged():
@@ -185,6 +191,7 @@ def turns_of_trace(frames: Sequence[Mapping[str, Any]]) -> list[TurnRow]:
             fold.begin(turn, int(frame.get("iteration") or 0))
             fold.spend(0 if used is None else total - used, 0, None)
             fold.change(finish="ToolCalls" if frame.get("toolCalls") else "Stop")
+            fold.sent_at(str(frame.get("level") or "full"))
             used = total
         elif kind == "ToolCall":
             code = frame.get("code")

@@ -174,3 +174,19 @@ def test_the_tokens_of_the_first_kept_turn_are_not_known_when_older_ones_are_gon
     assert [(row.turn, row.tokens) for row in rows] == [(2, 0), (3, 0)]
     assert turns_of_trace([]) == []
     assert turns_of_trace([{"kind": "Odd"}, {}]) == []
+
+
+def test_a_prompt_that_was_cut_is_noted_at_its_turn() -> None:
+    entries = journal(
+        facts.StepEntered(0, "ask", 1, "Agent"),
+        started(1, 1),
+        facts.ReplyReceived(0, "", (ASKED,), input=10, output=5),
+        started(2, 2),
+        facts.ReplyReceived(0, "done", input=20, output=6, level="aggressive"),
+    )
+    assert [row.notes for row in turns_of_journal(entries)] == [(), ("prompt cut: level aggressive",)]
+    frames = [
+        {"kind": "Iteration", "turn": 1, "step": "ask", "iteration": 1, "toolCalls": 1, "tokens": 15},
+        {"kind": "Iteration", "turn": 2, "step": "ask", "iteration": 2, "tokens": 41, "level": "aggressive"},
+    ]
+    assert [row.notes for row in turns_of_trace(frames)] == [(), ("prompt cut: level aggressive",)]

@@ -412,6 +412,13 @@ ROWS = [
         "spec.model.price",
     ),
     Row(
+        "ReplyFillsContextWindow",
+        [an_agent(model=a_model(contextWindow=4096, maxOutputTokens=4096))],
+        [an_agent(model=a_model(contextWindow=4096, maxOutputTokens=4095))],
+        "spec.model.maxOutputTokens",
+        "no room for a prompt in a contextWindow of 4096",
+    ),
+    Row(
         "ReleaseWithoutDurableJournal",
         [an_agent(limits={"onPauseTimeout": "Release"})],
         [an_agent(limits={"onPauseTimeout": "Abort"})],
@@ -435,6 +442,19 @@ ROWS = [
         [an_agent(limits={"maxIterations": 1})],
         [an_agent(limits={"maxIterations": 1}, lastIteration="Exit")],
         "spec.limits.maxIterations",
+    ),
+    Row(
+        "TimeoutIsNeverRetried",
+        [an_agent(model=a_model(timeoutSeconds=300))],
+        [an_agent(model=a_model(timeoutSeconds=299))],
+        "spec.model.timeoutSeconds",
+        "retry.deadlineSeconds (300)",
+    ),
+    Row(
+        "SameErrorNeverCounts",
+        [an_agent(recovery={"maxSameError": 4})],
+        [an_agent(recovery={"maxSameError": 3})],
+        "spec.recovery.maxSameError",
     ),
     Row(
         "SteeringMissing",

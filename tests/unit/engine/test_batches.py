@@ -278,6 +278,95 @@ async def test_a_long_result_is_cut_with_a_pointer_and_read_in_slices() -> None:
     assert run.snapshot.tool_calls == {"lookup": 1, "read_tool_result": 3}
 
 
+SLICED = {"text": "".join(f"{n:05d} " for n in range(200))}
+
+
+async def read_slice(arguments: dict[str, Any]) -> str:
+    """What the model is shown of a slice of the result t1-0-44136fa3, which has 1,252 characters."""
+    run = scenario(
+        [calls(call("lookup")), calls(call("read_tool_result", arguments)), answer("resolved")],
+        agent_step(limits={"maxToolResultChars": 400}),
+        functions={"tools:lookup": lambda arguments: SLICED},
+    )
+    await run.finish()
+    return tool_texts(requests_of(run)[2])[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begin", "end"),
+    [
+        ({"offset": 0, "limit": 10}, 0, 10),
+        ({}, 0, 351),  # with its headline 400
+        ({"offset": 100}, 100, 451),
+        ({"offset": 100, "limit": 350}, 100, 450),
+        ({"offset": 0, "limit": 100_000}, 0, 351),  # more than there may be is as much as there may be
+        ({"offset": 1240, "limit": 100}, 1240, 1252),
+        ({"offset": 1251, "limit": 1}, 1251, 1252),
+        ({"offset": 3.0, "limit": 2.0}, 3, 5),
+    ],
+)
+async def test_a_slice_is_what_was_asked_for_and_never_longer_than_a_result_may_be(
+    arguments: dict[str, Any], begin: int, end: int
+) -> None:
+    shown = await read_slice({"call_id": "t1-0-44136fa3"} | arguments)
+    whole = json.dumps({"signal": "default", "output": {"lookup": SLICED}}, separators=(",", ":"))
+    assert shown == f"[t1-0-44136fa3: characters {begin} to {end} of {len(whole)}]\n{whole[begin:end]}"
+    assert len(shown) <= 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ({"call_id": "t1-0-00000000"}, "tool_error", "no result t1-0-00000000; the newest are t1-0-44136fa3"),
+        ({"call_id": ""}, "tool_error", "no result ; the newest are t1-0-44136fa3"),
+        ({"call_id": "p-lookup-0"}, "tool_error", "no result p-lookup-0"),  # the provider's id is not the engine's
+        ({"call_id": "x" * 99_999}, "tool_error", "x" * 39 + "…"),
+        ({"call_id": "t1-0-44136fa3", "offset": 1252}, "tool_error", "offset 1252 is past the end"),
+        ({"call_id": "t1-0-44136fa3", "offset": 10**30}, "tool_error", "is past the end"),
+        ({"call_id": "t1-0-44136fa3", "offset": -1}, "tool_invalid_arguments", "-1"),
+        ({"call_id": "t1-0-44136fa3", "limit": 0}, "tool_invalid_arguments", "0"),
+        ({"call_id": "t1-0-44136fa3", "limit": "all"}, "tool_invalid_arguments", "limit"),
+        ({"call_id": 7}, "tool_invalid_arguments", "call_id"),
+        ({}, "tool_invalid_arguments", "call_id"),
+    ],
+)
+async def test_what_cannot_be_read_is_an_error_result(arguments: dict[str, Any], code: str, said: str) -> None:
+    error = json.loads(await read_slice(arguments))["error"]
+    assert error["code"] == code
+    assert said in error["message"]
+    assert len(error["message"]) < 500
+
+
+async def test_a_slice_is_a_result_too_and_can_be_read_again() -> None:
+    turns = [calls(call("lookup")), calls(call("read_tool_result", {"call_id": "t1-0-44136fa3"}))]
+    run = scenario(
+        [*turns, lambda request: calls(call("read_tool_result", {"call_id": newest_id(run)})), answer("resolved")],
+        agent_step(limits={"maxToolResultChars": 400}),
+        functions={"tools:lookup": lambda arguments: SLICED},
+    )
+    await run.finish()
+    first, second = tool_texts(requests_of(run)[3])[1:]
+    assert first.startswith(second.split("\n", 1)[1])
+    assert 390 < len(second) <= 400
+
+
+def newest_id(run: Scenario) -> str:
+    return [line for line in run.journal._lines if '"CallStarted"' in line][-1].split('"id":"')[1].split('"')[0]
+
+
+async def test_results_of_an_earlier_visit_are_not_read() -> None:
+    step = agent_step(routes={"needs_human": "work", "resolved": "end"}, limits={"maxToolResultChars": 400})
+    read = calls(call("read_tool_result", {"call_id": "t1-0-44136fa3"}))
+    run = scenario(
+        [calls(call("lookup")), answer("needs_human"), read, answer("resolved")],
+        step,
+        functions={"tools:lookup": lambda arguments: SLICED},
+    )
+    await run.finish()
+    assert codes(requests_of(run)[3]) == ["tool_error"]
+    assert "the newest are none" in tool_texts(requests_of(run)[3])[0]
+
+
 # ---------------------------------------------------------------- parallel runs
 
 

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilothouse_engine.facts import CallFinished, Level, ModelFailed, ModelStarted, PromptMessage, ReplyReceived
-from pilothouse_engine.ports import Message, ModelRequest, Usage
+from pilothouse_engine.ports import HttpResponse, Message, ModelRequest, Usage
 from pilothouse_engine.prompt_budget import UNKNOWN_WINDOW_BUDGET, Around, full_size, plan_prompt, prompt_tokens
 from pilothouse_engine.prompt_levels import LEVELS, sent_at
 from pilothouse_engine.scripted import ScriptedModel
 from pilothouse_engine.state import RunState, Visit, text_bytes
+from pilothouse_engine.testing.http import ScriptedHttp
 from pilothouse_engine.testing.journal import MemoryJournal
 from unit.engine.scenarios import (
     ListModel,
@@ -341,6 +342,29 @@ async def test_a_fallback_is_judged_by_its_own_window() -> None:
     run = scenario(turns, step, functions={"tools:lookup": lambda arguments: LONG_RESULT | arguments})
     await run.finish()
     assert [(f.endpoint, f.level) for f in (await run.facts_of(ModelStarted))[4:]] == [(0, "full"), (1, "default")]
+
+
+async def test_a_result_as_large_as_a_response_may_be_is_kept_whole_and_read_to_its_end() -> None:
+    body = b"x" * (1_048_576 - 5) + b" tail"
+    step = {"kind": "APICall", "apiCall": {"url": "http://x.test"}}
+    tool = {"name": "get", "description": "Gets.", "inlineStep": step}
+
+    def read(request: ModelRequest) -> Any:
+        call_id = tool_texts(request)[0].rsplit("[cut: ", 1)[1].split()[0]
+        return calls(call("read_tool_result", {"call_id": call_id, "offset": 1_048_576}))
+
+    run = scenario(
+        [calls(call("get")), read, answer("resolved")],
+        agent_step(tools=[tool]),
+        http=ScriptedHttp(HttpResponse(200, (("content-type", "text/plain"),), body)),
+    )
+    await run.finish()
+    assert run.http.requests[0].max_bytes == 1_048_576
+    content = (await run.facts_of(CallFinished))[0].content
+    assert json.loads(content)["output"]["get_result"] == body.decode()
+    shown, end = tool_texts(requests_of(run)[-1])
+    assert len(shown) == 8000
+    assert end.endswith(' tail"}}')
 
 
 SCRIPT = """

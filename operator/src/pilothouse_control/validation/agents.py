@@ -83,6 +83,15 @@ def endpoints_without_price(scene: Scene, subject: AgentSubject, budget: str) ->
             yield Problem((*path, "price"), what, "set price.inputPerMillionUSD and price.outputPerMillionUSD")
 
 
+def judge_window(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
+    """A reply that may take the whole context window."""
+    for path, endpoint in subject.endpoints():
+        longest, window = endpoint.max_output_tokens, endpoint.context_window
+        if longest is not None and window is not None and longest >= window:
+            what = f"a reply of {longest} tokens leaves no room for a prompt in a contextWindow of {window}"
+            yield Problem((*path, "maxOutputTokens"), what, f"set less than {window}, or a larger contextWindow")
+
+
 def judge_release(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
     """A release of the pod where the journal does not survive it."""
     if subject.spec.limits.on_pause_timeout == "Release" and not scene.durable_journal:
@@ -114,6 +123,27 @@ def judge_wrap_up(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
     if spec.mode == "Autonomous" and spec.last_iteration == "WrapUp" and spec.limits.max_iterations == 1:
         what = "with maxIterations: 1 there is no wrap-up turn: calls of the only turn end in max_iterations"
         yield Problem((*subject.path, "limits", "maxIterations"), what, "set 2 or more, or lastIteration: Exit")
+
+
+def judge_retry_deadline(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
+    """A deadline of all attempts that one attempt may spend."""
+    retry = subject.spec.retry
+    if retry.attempts == 1 or "Timeout" not in retry.causes:
+        return
+    for path, endpoint in subject.endpoints():
+        seconds = endpoint.timeout_seconds
+        if seconds >= retry.deadline_seconds:
+            what = f"an attempt that takes {seconds} s is never retried within retry.deadlineSeconds"
+            hint = f"set less than {retry.deadline_seconds}, or a longer retry.deadlineSeconds"
+            yield Problem((*path, "timeoutSeconds"), f"{what} ({retry.deadline_seconds})", hint)
+
+
+def judge_same_error(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
+    """A limit of recovery that the other one always comes before."""
+    recovery = subject.spec.recovery
+    if recovery.max_same_error > recovery.max_failing_batches:
+        what = f"maxFailingBatches ({recovery.max_failing_batches}) ends the step before"
+        yield Problem((*subject.path, "recovery", "maxSameError"), what, f"set at most {recovery.max_failing_batches}")
 
 
 def judge_steering(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
@@ -153,10 +183,13 @@ AGENT_CHECKS: tuple[Check[AgentSubject], ...] = (
     Check("ToolAgentNotFound", "Error", judge_unknown_agent),
     Check("BudgetWithoutOutputTokens", "Error", judge_output_tokens),
     Check("BudgetWithoutPrice", "Error", judge_price),
+    Check("ReplyFillsContextWindow", "Error", judge_window),
     Check("ReleaseWithoutDurableJournal", "Error", judge_release),
     Check("ParseErrorOfAutonomous", "Error", judge_parse_error_cause),
     Check("JsonOutcomeOfText", "Error", judge_text_outcome),
     Check("NoRoomForWrapUp", "Warning", judge_wrap_up),
+    Check("TimeoutIsNeverRetried", "Warning", judge_retry_deadline),
+    Check("SameErrorNeverCounts", "Warning", judge_same_error),
     Check("SteeringMissing", "Warning", judge_steering),
     Check("ToolTimeoutCutsStep", "Warning", judge_tool_timeout),
 )
