@@ -71,7 +71,10 @@ def test_crds_are_kept_when_the_release_is_removed() -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    ["operator.replicas=9", 'operator.imgae="x"', "ceilings.costBudgetUSD=0.5", 'watchNamespaces="default"'],
+    [
+        *("operator.replicas=9", 'operator.imgae="x"', "ceilings.costBudgetUSD=0.5", 'watchNamespaces="default"'),
+        *('runner.telemetry.endpoint="collector:4318"', 'runner.telemetry.env={"PATH": "/"}'),
+    ],
 )
 def test_a_wrong_value_is_refused(setting: str) -> None:
     with pytest.raises(AssertionError, match=r"values don't meet|additional properties|got "):

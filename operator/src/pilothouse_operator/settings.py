@@ -59,6 +59,10 @@ class OperatorSettings(BaseSettings):
     """PersistentVolumeClaim, in each namespace of runs, that keeps journals; empty: an emptyDir per pod."""
     abort_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """How long an Abort may take to land before the pod is ended."""
+    runner_telemetry_endpoint: Annotated[str, Field(max_length=2048, pattern=r"^(https?://\S+)?$")] = ""
+    """OTLP/HTTP endpoint of runners, without the path of a signal; empty: no telemetry."""
+    runner_telemetry_env: dict[Annotated[str, Field(pattern=r"^OTEL_[A-Z0-9_]+$")], str] = {}
+    """Further OTEL_ variables of runners, as JSON; read where there is an endpoint."""
     termination_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """How long a runner that is asked to end may take."""
     finished_pod_seconds: Annotated[int, Field(ge=0, le=86400)] = 300

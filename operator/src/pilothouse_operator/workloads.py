@@ -5,7 +5,7 @@ A bare pod instead of a Job: attempts, retries and deterministic names are the o
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -20,11 +20,18 @@ PLAN_FOLDER = str(PurePosixPath(names.PLAN_PATH).parent)
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """What the installation sets of every pod. `journal_claim` empty: the journal lies on an emptyDir."""
+    """What the installation sets of every pod.
+
+    `journal_claim` empty: the journal lies on an emptyDir. `telemetry_endpoint` empty: runners have no telemetry;
+    `telemetry_env` are further OTEL_ variables beside it.
+    """
 
     image_pull_policy: str = "IfNotPresent"
     journal_claim: str = ""
     termination_grace_seconds: int = 30
+    abort_grace_seconds: int = 30
+    telemetry_endpoint: str = ""
+    telemetry_env: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_plan_configmap(plan: Plan) -> dict[str, Any]:
@@ -146,10 +153,30 @@ def _build_env(
         names.ENV_SECRETS_PATH: names.SECRETS_PATH,
         # Always set, even if empty: else an author's envFrom could.
         names.ENV_SETTLE: settle or "",
+        names.ENV_ABORT_GRACE: str(settings.abort_grace_seconds),
+        **_telemetry_env(settings),
     }
-    # Ours come last and win: an author cannot tell a runner that it is another run.
-    theirs = [entry for entry in plan.pod.get("env", []) if entry.get("name") not in own]
+    # Ours come last and win: an author cannot tell a runner that it is another run, nor lead its telemetry elsewhere.
+    refused = (names.OTEL_PREFIX,) if settings.telemetry_endpoint else ()
+    theirs = [
+        entry
+        for entry in plan.pod.get("env", [])
+        if entry.get("name") not in own and not str(entry.get("name")).startswith(refused)
+    ]
     return [*theirs, *({"name": name, "value": value} for name, value in own.items())]
+
+
+def _telemetry_env(settings: PodSettings) -> dict[str, str]:
+    if not settings.telemetry_endpoint:
+        return {}
+    base = settings.telemetry_endpoint.rstrip("/")
+    return {
+        **settings.telemetry_env,
+        names.ENV_OTLP_ENDPOINT: base,
+        # Those of the signals win over the general one: else an author's envFrom could lead a signal elsewhere.
+        names.ENV_OTLP_TRACES_ENDPOINT: f"{base}/v1/traces",
+        names.ENV_OTLP_METRICS_ENDPOINT: f"{base}/v1/metrics",
+    }
 
 
 def _build_volumes(plan: Plan, report: PlanReport, settings: PodSettings) -> list[dict[str, Any]]:

@@ -94,8 +94,12 @@ class LogEvents(Observer):
         event = EXIT_EVENTS.get(fact.signal)
         if fact.error_type == INVALID_OUTCOME:
             event = "agent.invalid_outcome"
+        violation = visit.violation if event == EXIT_EVENTS[GUARDRAIL_VIOLATION] else None
+        which: dict[str, Any] = {}
+        if violation is not None:
+            which = {"gate": violation.gate, "check": violation.check, "artifact": violation.artifact or None}
         if event is not None:
-            self._say(event, "warning", state, visit, fact, reason=fact.error_type)
+            self._say(event, "warning", state, visit, fact, reason=fact.error_type, **which)
 
     def _say(
         self,

@@ -105,6 +105,12 @@ def run_process(environment: Mapping[str, str], lines: LogLines, sigterm: Sigter
     return describe_end(end)
 
 
+def build_attempt(settings: RunnerSettings) -> Attempt:
+    """Return the attempt as the engine knows it."""
+    bounds = Settings(abort_grace_seconds=settings.abort_grace_seconds)
+    return Attempt(settings.attempt, settings.settle, bounds)
+
+
 async def run_in_cluster(
     settings: RunnerSettings,
     plan: Plan,
@@ -115,7 +121,7 @@ async def run_in_cluster(
 ) -> AttemptEnd:
     """Advance the run with the adapters of a pod."""
     stop = Stop()
-    attempt = Attempt(settings.attempt, settings.settle, Settings(abort_grace_seconds=settings.abort_grace_seconds))
+    attempt = build_attempt(settings)
     observers: list[Observer] = [LogEvents(lines)]
     if telemetry is not None:  # the log comes first: a span that ends with a fact is still open for it
         observers = [LogEvents(lines, telemetry.span_ids), *telemetry.observers]

@@ -24,10 +24,14 @@ def test_the_environment_is_read_as_the_chart_writes_it(monkeypatch: pytest.Monk
         LOG_LEVEL="INFO",
         JOURNAL_CLAIM="",
         RUNNER_IMAGE="runner:2",
+        RUNNER_TELEMETRY_ENDPOINT="http://collector:4318",
+        RUNNER_TELEMETRY_ENV='{"OTEL_TRACES_SAMPLER":"always_on"}',
     )
 
     assert read.watch_namespaces == ("a", "b")
     assert read.log_level == "info"
+    assert read.runner_telemetry_endpoint == "http://collector:4318"
+    assert read.runner_telemetry_env == {"OTEL_TRACES_SAMPLER": "always_on"}
     platform = read.platform()
     assert platform.ceilings == Ceilings(tool_timeout_seconds=3600, pause_seconds=3600)
     assert (platform.runner_image, platform.durable_journal) == ("runner:2", False)
@@ -50,6 +54,8 @@ def test_a_claim_makes_journals_durable(monkeypatch: pytest.MonkeyPatch) -> None
         {"LOG_LEVEL": "loud"},
         {"CEILINGS": '{"pauseSecond": 1}'},
         {"CEILINGS": '{"costBudgetUSD": "much"}'},
+        {"RUNNER_TELEMETRY_ENDPOINT": "collector:4318"},
+        {"RUNNER_TELEMETRY_ENV": '{"PATH": "/"}'},
     ],
 )
 def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:

@@ -100,6 +100,35 @@ def test_an_author_cannot_tell_a_runner_that_it_is_another_run() -> None:
     assert pod["metadata"]["labels"]["team"] == "x"
 
 
+def test_a_runner_has_telemetry_where_the_installation_says_so_and_no_author_leads_it_elsewhere() -> None:
+    plan = make_plan(
+        env=[
+            {"name": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "value": "http://elsewhere/v1/traces"},
+            {"name": "OTEL_TRACES_EXPORTER", "value": "none"},
+            {"name": "REGION", "value": "eu"},
+        ]
+    )
+    sampler = {"OTEL_TRACES_SAMPLER": "always_on"}
+    settings = PodSettings(telemetry_endpoint="http://collector:4318/", telemetry_env=sampler)
+
+    own = environment(build_pod(plan, REPORT, 1, settings=settings))
+    without = environment(build_pod(plan, REPORT, 1))
+
+    assert {name: value for name, value in own.items() if name.startswith("OTEL_")} == {
+        **sampler,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://collector:4318/v1/metrics",
+    }
+    assert own["REGION"] == "eu"
+    assert without["OTEL_TRACES_EXPORTER"] == "none", "an author's own telemetry is the author's"
+
+
+def test_a_runner_is_told_how_long_an_abort_may_take() -> None:
+    pod = build_pod(make_plan(), REPORT, 1, settings=PodSettings(abort_grace_seconds=7))
+    assert environment(pod)[names.ENV_ABORT_GRACE] == "7"
+
+
 def test_a_journal_on_a_claim_is_durable_and_one_on_an_emptydir_is_not() -> None:
     fleeting = build_pod(make_plan(), REPORT, 1)
     durable = build_pod(make_plan(), REPORT, 1, settings=PodSettings(journal_claim="journals"))

@@ -82,12 +82,14 @@ def timed_out() -> Scenario:
     return run
 
 
+SHORT = {"check": "MaxChars", "maxChars": {"limit": 3}}
 EXITS = [
     (scenario([calls(call("lookup"))], agent_step(limits={"maxIterations": 1})), "agent.max_iterations"),
     (scenario([], agent_step(limits={"tokenBudget": 1})), "agent.budget_exceeded"),
     (scenario([text("what?"), text("no")]), "agent.invalid_outcome"),
     (aborted(), "agent.aborted"),
     (timed_out(), "agent.tool_timeout"),
+    (scenario([text("what?")], agent_step(guardrails={"output": [SHORT]})), "agent.guardrail_violation"),
 ]
 
 
@@ -97,7 +99,7 @@ async def test_each_abnormal_exit_is_one_warning(run: Scenario, event: str) -> N
     [line] = of(lines, event)
     assert (line["level"], line["step"]) == ("warning", "work")
     assert {"wrong customer", "what?"} & set(json.dumps(lines).split('"')) == set()
-    exits = {name for _, name in EXITS} | {"agent.guardrail_violation"}
+    exits = {name for _, name in EXITS}
     assert [found["event"] for found in lines if found["event"] in exits] == [event]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilothouse_api import names
+from pilothouse_runner.process import build_attempt
 from pilothouse_runner.settings import SettingsError, read_settings
 
 COMPLETE = {
@@ -25,6 +26,7 @@ def test_what_is_not_said_lies_where_the_operator_mounts_it() -> None:
     assert settings.journal == "File"
     assert settings.journal_file == Path(names.JOURNAL_PATH) / "u-1.jsonl"
     assert settings.settle is None
+    assert settings.abort_grace_seconds == 30
 
 
 def test_everything_can_be_said() -> None:
@@ -33,11 +35,18 @@ def test_everything_can_be_said() -> None:
         names.ENV_SECRETS_PATH: "/s",
         names.ENV_JOURNAL: "Memory",
         names.ENV_SETTLE: "Aborted",
+        names.ENV_ABORT_GRACE: "7",
     }
     settings = read_settings({**COMPLETE, **said})
 
     assert (settings.plan_path, settings.secrets_path) == (Path("/p"), Path("/s"))
     assert (settings.journal, settings.settle) == ("Memory", "Aborted")
+    assert settings.abort_grace_seconds == 7
+
+
+def test_what_an_installation_grants_an_abort_reaches_the_engine() -> None:
+    attempt = build_attempt(read_settings({**COMPLETE, names.ENV_ABORT_GRACE: "7"}))
+    assert (attempt.number, attempt.settings.abort_grace_seconds) == (2, 7)
 
 
 @pytest.mark.parametrize("name", COMPLETE)
@@ -52,6 +61,12 @@ def test_what_is_missing_is_named(name: str, value: str | None) -> None:
 def test_an_attempt_counts_from_one(attempt: str) -> None:
     with pytest.raises(SettingsError, match="attempts count from 1"):
         read_settings({**COMPLETE, names.ENV_ATTEMPT: attempt})
+
+
+@pytest.mark.parametrize("grace", ["0", "3601", "1.5", "soon", "99999999999"])
+def test_a_grace_that_is_none_is_refused(grace: str) -> None:
+    with pytest.raises(SettingsError, match="between 1 and 3600 seconds"):
+        read_settings({**COMPLETE, names.ENV_ABORT_GRACE: grace})
 
 
 def test_an_unknown_journal_is_refused_with_those_that_are_known() -> None:

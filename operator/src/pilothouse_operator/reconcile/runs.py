@@ -73,7 +73,12 @@ class RunReconciler:
         self._memory: dict[Key, Memory] = {}
         settings = desk.settings
         self._pods = PodSettings(
-            settings.runner_image_pull_policy, settings.journal_claim, settings.termination_grace_seconds
+            settings.runner_image_pull_policy,
+            settings.journal_claim,
+            settings.termination_grace_seconds,
+            settings.abort_grace_seconds,
+            settings.runner_telemetry_endpoint,
+            settings.runner_telemetry_env,
         )
 
     async def reconcile(self, key: Key) -> float | None:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
+from pilothouse_engine import facts
 from pilothouse_engine.ports import HttpRequest, HttpResponse
+from pilothouse_runner.adapters.telemetry import spans
 from pilothouse_runner.telemetry import trace_headers
 from unit.engine.scenarios import (
     agent_step,
@@ -279,3 +281,64 @@ async def test_a_completion_that_is_asked_again_is_two_iterations_of_one_step() 
     await traced.attempt()
     assert [span.name for span in traced.spans].count("chat m") == 2
     assert len(traced.named("step.Agent")) == 1
+
+
+IGNORED = {facts.RunStarted, facts.PromptOpened}
+"""Facts that no span, attribute or event is about."""
+
+
+def test_every_fact_is_told_or_left_out_on_purpose() -> None:
+    assert set(spans._TAKES) | IGNORED == set(facts.FACTS.values())
+    assert not set(spans._TAKES) & IGNORED
+
+
+def judged(gate: str, *checks: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return agent_step(guardrails={gate: list(checks)}, **fields)
+
+
+JUDGE = {"check": "LlmJudge", "llmJudge": {"criteria": {"inline": "It promises no refund."}}}
+
+
+async def test_a_judge_is_a_model_call_of_the_iteration_whose_results_it_judges() -> None:
+    turns = [calls(call("lookup")), text('{"holds": true, "reason": "fine"}'), answer("resolved")]
+    traced = Traced(scenario(turns, judged("tools", JUDGE)))
+    await traced.attempt()
+    iteration = "pilothouse.run > step.Agent > agent.iteration"
+    assert traced.tree().count(f"{iteration} > chat test-model") == 3
+    purposes = [attributes(span)["pilothouse.purpose"] for span in traced.named("chat test-model")]
+    assert sorted(purposes) == ["Judge", "Regular", "Regular"]
+    [judge] = [span for span in traced.named("chat test-model") if attributes(span)["pilothouse.purpose"] == "Judge"]
+    assert attributes(judge)["pilothouse.gate"] == "tools"
+
+
+async def test_a_gate_that_does_something_is_an_event_without_the_text() -> None:
+    mask = {"check": "PiiMask", "piiMask": {"entities": ["Email"]}}
+    run = scenario(
+        [calls(call("lookup")), answer("resolved")],
+        judged("tools", mask),
+        functions={"tools:lookup": lambda arguments: {"mail": "ann@example.org"}},
+    )
+    traced = Traced(run)
+    await traced.attempt()
+    [event] = traced.named("agent.iteration")[0].events
+    assert (event.name, dict(event.attributes or {})) == (
+        "pilothouse.guardrail",
+        {"pilothouse.gate": "tools", "pilothouse.check": "PiiMask", "pilothouse.verdict": "Passed"},
+    )
+    assert "ann@example" not in str([span.to_json() for span in traced.spans])
+
+
+async def test_a_request_for_approval_is_an_event_of_its_iteration_and_parks() -> None:
+    def approve(snapshot: Any) -> None:
+        for pending in snapshot.pending_approvals:
+            run.store.set_control(approvals={pending.call_id: {"decision": "Approve"}})
+
+    run = scenario(
+        [calls(call("lookup")), answer("resolved")], agent_step(tools=[function_tool("lookup", approval="Always")])
+    )
+    run.store.on_publish = approve
+    traced = Traced(run)
+    await traced.attempt()
+    events = [event.name.removeprefix("pilothouse.") for event in traced.named("agent.iteration")[0].events]
+    assert events == ["approval", "park.began", "control", "park.ended"]
+    assert attributes(traced.named("agent.tool_call")[0])["pilothouse.code"] == "ok"

@@ -13,6 +13,8 @@ from pilothouse_engine.facts import (
     ApprovalAnswered,
     CallFinished,
     Fact,
+    JudgeAnswered,
+    JudgeStarted,
     LimitsLanded,
     ModeAnswered,
     ModelFailed,
@@ -26,6 +28,7 @@ from pilothouse_engine.facts import (
     SteerAnswered,
     StepEntered,
     StepFinished,
+    TextJudged,
 )
 from pilothouse_engine.observers import HookEvent, Observer
 from pilothouse_engine.ports import Directives
@@ -90,11 +93,17 @@ class MetricObserver(Observer):
             self._turn = _Stopwatch(fact.step, fact.at)
 
     def _model_started(self, state: RunState, fact: ModelStarted) -> None:
+        if self._turn is not None and self._turn.answered_at is not None:
+            self._end_turn(fact.at)
         if self._turn is None:
             self._turn = _Stopwatch(_step(state), fact.at)
 
-    def _turn_ended(self, state: RunState, fact: NoteAdded) -> None:
+    def _turn_ended(self, state: RunState, fact: NoteAdded | ReplyRejected) -> None:
         self._end_turn(fact.at)
+
+    def _text_judged(self, state: RunState, fact: TextJudged) -> None:
+        if self._turn is not None and self._turn.answered_at is not None:
+            self._turn.answered_at = fact.at
 
     def _end_turn(self, at: float) -> None:
         turn, self._turn = self._turn, None
@@ -102,6 +111,8 @@ class MetricObserver(Observer):
             self._turn_seconds.record(turn.seconds(at), self._labels(turn.step))
 
     def _park_began(self, state: RunState, fact: ParkBegan) -> None:
+        if self._turn is not None and self._turn.answered_at is not None:
+            self._end_turn(fact.at)
         if self._turn is not None:
             self._turn.pause(fact.at)
 
@@ -125,8 +136,14 @@ class MetricObserver(Observer):
         self._charge(state, fact)
         self._note_duration(state, fact.at, fact.kind)
 
-    def _charge(self, state: RunState, fact: ReplyReceived | ModelFailed) -> Attributes:
-        started = _started(state)
+    def _judge_answered(self, state: RunState, fact: JudgeAnswered) -> None:
+        assert state.visit is not None and state.visit.judge is not None, "a judge answers that was not asked"
+        self._charge(state, fact, state.visit.judge)
+
+    def _charge(
+        self, state: RunState, fact: ReplyReceived | ModelFailed | JudgeAnswered, judge: JudgeStarted | None = None
+    ) -> Attributes:
+        started = judge or _started(state)
         labels = self._labels(_step(state), model=endpoint_of(self._plan, _step(state), started).name)
         for kind, tokens in (("input", fact.input), ("output", fact.output)):
             if tokens:
@@ -156,8 +173,9 @@ class MetricObserver(Observer):
         self._tool_calls.add(1, {**labels, "code": fact.code or "ok"})
         if call.started is not None and fact.seconds:
             self._tool_seconds.record(fact.seconds, labels)
-        if all(other.finished is not None or other is call for other in visit.calls):
-            self._end_turn(fact.at)
+        is_last = all(other.finished is not None or other is call for other in visit.calls)
+        if is_last and self._turn is not None:
+            self._turn.answered_at = fact.at
 
     def _policy_judged(self, state: RunState, fact: PolicyJudged) -> None:
         labels = {"workflow": self._plan.workflow.name, "at": fact.at_gate, "verdict": fact.verdict}
@@ -190,10 +208,11 @@ class MetricObserver(Observer):
 
 
 class _Stopwatch:
-    """Unparked time of a turn."""
+    """Unparked time of a turn. `answered_at`: when it had all that it asked for, and only its end is not told yet."""
 
     def __init__(self, step: str, at: float) -> None:
         self.step = step
+        self.answered_at: float | None = None
         self._since: float | None = at
         self._before = 0.0
 
@@ -205,7 +224,8 @@ class _Stopwatch:
             self._since = at
 
     def seconds(self, at: float) -> float:
-        return self._before + (max(0.0, at - self._since) if self._since is not None else 0.0)
+        until = at if self.answered_at is None else self.answered_at
+        return self._before + (max(0.0, until - self._since) if self._since is not None else 0.0)
 
 
 class _Seen:
@@ -254,6 +274,8 @@ _TAKES: Mapping[type[Any], Callable[[MetricObserver, RunState, Any], None]] = {
     NoteAdded: MetricObserver._turn_ended,
     ReplyRejected: MetricObserver._turn_ended,
     CallFinished: MetricObserver._call_finished,
+    JudgeAnswered: MetricObserver._judge_answered,
+    TextJudged: MetricObserver._text_judged,
     PolicyJudged: MetricObserver._policy_judged,
     ModeAnswered: MetricObserver._mode_answered,
     SteerAnswered: MetricObserver._steer_answered,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_engine.facts import ModelStarted, ReplyReceived
+from pilothouse_engine.facts import JudgeStarted, ModelStarted, ReplyReceived
 
 Attributes = dict[str, str | int | float | bool | tuple[str, ...]]
 
@@ -27,10 +27,10 @@ _PROVIDERS: Mapping[str, str] = {
 """Providers whose prefix in a model's name is not their name in the conventions."""
 
 
-def endpoint_of(plan: Plan, step_id: str, started: ModelStarted) -> ModelEndpoint:
-    """Return the endpoint that is asked."""
+def endpoint_of(plan: Plan, step_id: str, started: ModelStarted | JudgeStarted) -> ModelEndpoint:
+    """Return the endpoint that is asked: a judge asks the agent's model, without its fallbacks."""
     model = plan.agent_of(plan.step(step_id)).model
-    return (model, *model.fallbacks)[started.endpoint]
+    return model if isinstance(started, JudgeStarted) else (model, *model.fallbacks)[started.endpoint]
 
 
 def request_attributes(endpoint: ModelEndpoint) -> Attributes:

@@ -11,10 +11,13 @@ from pilothouse_api.signals import ERROR
 from pilothouse_engine.facts import (
     UNDECLARED,
     ApprovalAnswered,
+    ApprovalRequested,
     AttemptStarted,
     CallFinished,
     CallStarted,
     Fact,
+    JudgeAnswered,
+    JudgeStarted,
     LimitsLanded,
     ModeAnswered,
     ModelFailed,
@@ -30,6 +33,7 @@ from pilothouse_engine.facts import (
     SteerAnswered,
     StepEntered,
     StepFinished,
+    TextJudged,
     ToolSurface,
 )
 from pilothouse_engine.observers import Observer
@@ -52,6 +56,8 @@ class SpanObserver(Observer):
         self._step: Span | None = None
         self._iteration: Span | None = None
         self._turn = 0
+        self._answered_at: float | None = None
+        """When the iteration has all that it asked for; what follows belongs to the step."""
         self._model: Span | None = None
         self._calls: dict[str, tuple[Span, Span | None]] = {}
         self._last_at = 0.0
@@ -143,18 +149,21 @@ class SpanObserver(Observer):
         visit = _visit(state)
         if self._iteration is None or self._turn != fact.turn:
             self._close_iteration(fact.at)
-            self._turn = fact.turn
+            self._turn, self._answered_at = fact.turn, None
             attributes: Attributes = {
                 "pilothouse.step": visit.step,
                 "pilothouse.turn": fact.turn,
                 "pilothouse.iteration": fact.iteration,
             }
             self._iteration = self._start("agent.iteration", self._step, fact.at, attributes)
+        more: Attributes = {"pilothouse.purpose": fact.purpose, "pilothouse.model.attempt": fact.attempt}
+        self._open_model(visit, fact, more)
+
+    def _open_model(self, visit: Visit, fact: ModelStarted | JudgeStarted, more: Attributes) -> None:
         self._close_model(fact.at, "Interrupted")
         request = request_attributes(endpoint_of(self._plan, visit.step, fact))
-        attributes = {**request, "pilothouse.purpose": fact.purpose, "pilothouse.model.attempt": fact.attempt}
-        name = f"chat {request['gen_ai.request.model']}"
-        self._model = self._start(name, self._iteration, fact.at, attributes, SpanKind.CLIENT)
+        name, parent = f"chat {request['gen_ai.request.model']}", self._iteration or self._step
+        self._model = self._start(name, parent, fact.at, {**request, **more}, SpanKind.CLIENT)
         _enter(self._model)
 
     def _model_failed(self, state: RunState, fact: ModelFailed) -> None:
@@ -175,8 +184,7 @@ class SpanObserver(Observer):
             _note_error(self._model, error, error)
             self._model.end(_nanoseconds(at))
             self._model = None
-            if self._iteration is not None:
-                _enter(self._iteration)
+            self._enter_innermost()
 
     def _iteration_answered(self, state: RunState, fact: NoteAdded | ReplyRejected) -> None:
         self._close_iteration(fact.at)
@@ -184,10 +192,25 @@ class SpanObserver(Observer):
     def _close_iteration(self, at: float) -> None:
         self._close_model(at, "Interrupted")
         if self._iteration is not None:
-            self._iteration.end(_nanoseconds(at))
+            self._iteration.end(_nanoseconds(at if self._answered_at is None else self._answered_at))
             self._iteration = None
-            if self._step is not None:
-                _enter(self._step)
+            self._enter_innermost()
+
+    # ------------------------------------------------------------ gates
+
+    def _judge_started(self, state: RunState, fact: JudgeStarted) -> None:
+        more: Attributes = {"pilothouse.purpose": "Judge", "pilothouse.gate": fact.gate}
+        self._open_model(_visit(state), fact, more)
+
+    def _judge_answered(self, state: RunState, fact: JudgeAnswered) -> None:
+        self._close_model(fact.at, "JudgeFailed" if fact.said == "Failed" else None)
+
+    def _text_judged(self, state: RunState, fact: TextJudged) -> None:
+        if self._answered_at is not None:
+            self._answered_at = fact.at
+        if fact.check:
+            what: Attributes = {"gate": fact.gate, "check": fact.check, "verdict": fact.verdict}
+            self._event("guardrail", fact.at, what, self._iteration)
 
     # ------------------------------------------------------------ calls
 
@@ -241,7 +264,8 @@ class SpanObserver(Observer):
         span.end(_nanoseconds(fact.at))
         is_last = all(call.finished is not None or call.asked.id == fact.id for call in visit.calls)
         if is_last:
-            self._close_iteration(fact.at)
+            self._answered_at = fact.at
+            self._enter_innermost()
 
     # ------------------------------------------------------------ what happens at a moment
 
@@ -253,6 +277,9 @@ class SpanObserver(Observer):
 
     def _approval_answered(self, state: RunState, fact: ApprovalAnswered) -> None:
         self._event("control", fact.at, {"directive": "Approval", "landing": fact.state, "turn": fact.turn})
+
+    def _approval_requested(self, state: RunState, fact: ApprovalRequested) -> None:
+        self._event("approval", fact.at, {"tool": fact.tool, "turn": fact.turn})
 
     def _limits_landed(self, state: RunState, fact: LimitsLanded) -> None:
         self._event("control", fact.at, {"directive": "Limits", "landing": "Landed", "turn": fact.turn})
@@ -275,10 +302,14 @@ class SpanObserver(Observer):
     # ------------------------------------------------------------ spans
 
     def _innermost(self) -> Span | None:
-        return self._iteration or self._step or self._run
+        return (self._iteration if self._answered_at is None else None) or self._step or self._run
 
-    def _event(self, name: str, at: float, attributes: Attributes) -> None:
-        span = self._innermost()
+    def _enter_innermost(self) -> None:
+        if (span := self._innermost()) is not None:
+            _enter(span)
+
+    def _event(self, name: str, at: float, attributes: Attributes, span: Span | None = None) -> None:
+        span = span or self._innermost()
         if span is not None:
             named = {f"pilothouse.{key}": value for key, value in attributes.items()}
             span.add_event(f"pilothouse.{name}", named, _nanoseconds(at))
@@ -328,11 +359,15 @@ _TAKES: Mapping[type[Any], Callable[[SpanObserver, RunState, Any], None]] = {
     CallFinished: SpanObserver._call_finished,
     ModeAnswered: SpanObserver._mode_answered,
     SteerAnswered: SpanObserver._steer_answered,
+    ApprovalRequested: SpanObserver._approval_requested,
     ApprovalAnswered: SpanObserver._approval_answered,
     LimitsLanded: SpanObserver._limits_landed,
     ParkBegan: SpanObserver._park_began,
     ParkReleased: SpanObserver._park_released,
     ParkEnded: SpanObserver._park_ended,
+    JudgeStarted: SpanObserver._judge_started,
+    JudgeAnswered: SpanObserver._judge_answered,
+    TextJudged: SpanObserver._text_judged,
     PolicyJudged: SpanObserver._policy_judged,
     ToolSurface: SpanObserver._tool_surface,
 }
