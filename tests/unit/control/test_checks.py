@@ -607,6 +607,13 @@ ROWS = [
         "guardrail_violation not mapped",
     ),
     Row(
+        "ExitUnmapped",
+        [a_workflow(agent_step(), policy=[{**POLICY, "cel": "true"}])],
+        [a_workflow(agent_step(routes={"policy_denied": "end"}), policy=[{**POLICY, "cel": "true"}])],
+        "spec.steps[0].routes",
+        "policy_denied not mapped",
+    ),
+    Row(
         "StepUnreachable",
         [a_workflow(call_step(routes={"default": "end"}), response_step())],
         [a_workflow(call_step(routes={"error": "end"}), response_step())],

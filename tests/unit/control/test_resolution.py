@@ -228,6 +228,13 @@ def test_ceilings_of_budgets_are_totals_of_every_run(limits: Raw, want: Raw) -> 
     assert plan.spec.limits.to_raw() == want
 
 
+def test_ceilings_of_what_a_live_run_decides_go_into_the_plan() -> None:
+    ceilings = Ceilings(tool_timeout_seconds=60, pause_seconds=100, approval_expires_seconds=600)
+    plan = plan_of(a_run(), a_workflow(agent_step()), platform=replace(PLATFORM, ceilings=ceilings))
+    want = {"toolTimeoutSeconds": 60, "pauseSeconds": 100, "approvalExpiresSeconds": 600}
+    assert plan.ceilings.to_raw() == want
+
+
 def test_a_ceiling_of_tokens_needs_a_bound_of_each_reply() -> None:
     model = {"name": "scripted", "script": {"inline": "turns: []"}}
     platform = replace(PLATFORM, ceilings=Ceilings(token_budget=1000))

@@ -16,7 +16,10 @@ def settings(monkeypatch: pytest.MonkeyPatch, **environment: str) -> OperatorSet
 
 
 def test_the_environment_is_read_as_the_chart_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    ceilings = '{"costBudgetUSD": "0", "pauseSeconds": 3600, "tokenBudget": 0, "toolTimeoutSeconds": 3600}'
+    ceilings = (
+        '{"costBudgetUSD": "0", "pauseSeconds": 3600, "tokenBudget": 0, "toolTimeoutSeconds": 3600,'
+        ' "approvalExpiresSeconds": 604800}'
+    )
     read = settings(
         monkeypatch,
         WATCH_NAMESPACES="a, b,",
@@ -33,7 +36,8 @@ def test_the_environment_is_read_as_the_chart_writes_it(monkeypatch: pytest.Monk
     assert read.runner_telemetry_endpoint == "http://collector:4318"
     assert read.runner_telemetry_env == {"OTEL_TRACES_SAMPLER": "always_on"}
     platform = read.platform()
-    assert platform.ceilings == Ceilings(tool_timeout_seconds=3600, pause_seconds=3600)
+    want = Ceilings(tool_timeout_seconds=3600, pause_seconds=3600, approval_expires_seconds=604800)
+    assert platform.ceilings == want
     assert (platform.runner_image, platform.durable_journal) == ("runner:2", False)
 
 
