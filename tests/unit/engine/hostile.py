@@ -42,7 +42,7 @@ from pilothouse_engine.ports import (
     RawEntry,
     RequestedCall,
 )
-from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Stop
+from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Released, Stop
 from pilothouse_engine.state import RunState
 from pilothouse_engine.strict_json import JsonError, check_json, printable
 from pilothouse_runner.adapters.models.chat import parse_reply, well_formed
@@ -51,6 +51,7 @@ from unit.engine.scenarios import ListModel, Outcome, Scenario
 
 SNAPSHOT_CAP = 32_768
 USUAL_EXAMPLES = 100
+MOST_ATTEMPTS = 20
 
 
 def examples(usual: int) -> int:
@@ -268,13 +269,18 @@ class Lines(logging.Handler):
 
 
 def play(run: Scenario, number: int = 1) -> tuple[AttemptEnd, RunState, list[str]]:
-    """Run an attempt to its end; return that, the driver's own state, and what was logged."""
+    """Run attempts to the end of the run; return that, the last driver's own state, and what was logged."""
     lines = Lines()
     logger = logging.getLogger()
     logger.addHandler(lines)
     try:
-        driver = Driver(run.plan, run.ports(), Attempt(number, None, run.settings), Stop())
-        return asyncio.run(run.clock.run(driver.run())), driver._state, lines.lines
+        while True:
+            driver = Driver(run.plan, run.ports(), Attempt(number, None, run.settings), Stop())
+            end = asyncio.run(run.clock.run(driver.run()))
+            number += 1
+            if not isinstance(end, Released) or number > MOST_ATTEMPTS:
+                return end, driver._state, lines.lines
+            run.clock.advance(3600)  # a park that waits for a person: nobody comes
     finally:
         logger.removeHandler(lines)
 

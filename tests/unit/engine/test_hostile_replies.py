@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unit.engine.hostile import BROKEN_JSON, NASTY, OUTCOMES, StrangeModel, check, play, replies
+from unit.engine.policies.rules import deny, deny_turn, require
 from unit.engine.scenarios import Scenario, agent_step, build_plan, function_tool
 
 STRICT = {
@@ -29,6 +30,8 @@ def a_run(turns: list[Any], **fields: Any) -> Scenario:
     return Scenario(build_plan(step), StrangeModel(turns), functions)
 
 
+MASKS = [{"check": "SecretMask"}, {"check": "PiiMask", "piiMask": {"entities": ["Email", "CreditCard"]}}]
+DENY_TEXT = {"check": "RegexDeny", "regexDeny": {"patterns": ["s3cret", "free now"]}}
 AGENTS: tuple[dict[str, Any], ...] = (
     {},
     {"limits": {"maxParallelToolCalls": 4}},
@@ -38,6 +41,11 @@ AGENTS: tuple[dict[str, Any], ...] = (
     {"outcome": {}},
     {"outcome": {"enum": list(OUTCOMES), "schema": {"type": "object", "maxProperties": 2}, "write": "w"}},
     {"recovery": {"maxFailingBatches": 99, "maxSameError": 99}},
+    {"guardrails": {"input": MASKS, "tools": MASKS, "output": MASKS}},
+    {"guardrails": {"tools": [DENY_TEXT], "output": [*MASKS, DENY_TEXT]}, "limits": {"maxParallelToolCalls": 4}},
+    {"policy": [deny("no-writes", "tool == 'write'"), deny("no-a", "has(args.a) && args.a == 1")]},
+    {"policy": [deny_turn("late", "turn > 2"), require("all", "size(args) > 0")]},
+    {"model": {"name": "m", "maxOutputTokens": 100, "contextWindow": 2000}, "limits": {"maxIterations": 9}},
 )
 
 
