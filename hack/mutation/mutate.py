@@ -23,9 +23,6 @@ FLOOR_PERCENT = 85.0
 MEMORY_BYTES = 4 << 30
 """A mutant that never ends must not take the machine's memory with it."""
 
-PROBES = 20
-"""So many tests are run first where many reach a function."""
-
 MODULES = ("account", "outcome", "context", "state", "decide", "batch", "driver")
 
 CONFIGURATION = """
@@ -36,7 +33,7 @@ do_not_mutate_patterns = ['^\\s*assert ', '_log\\.', 'assert_never']
 pytest_add_cli_args_test_selection = [{tests}]
 pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow and not hypothesis"]
 timeout_constant = 5.0
-timeout_multiplier = 4.0
+timeout_multiplier = 15.0
 use_git_change_detection = false
 on_dependency_change = "ignore"
 
@@ -108,32 +105,15 @@ def lay_out(modules: Iterable[str], *, is_fresh: bool) -> None:
 def run(workers: int, *, is_again: bool) -> None:
     """Make the mutants and run, for each, the tests that reach its function; mutmut forks a process for each."""
     import mutmut.__main__ as mutmut
-    from mutmut.runners.harness import PytestRunner
+    from frugality import install
     from operators import narrow
 
     narrow()
-    run_all = PytestRunner.run_tests
-
-    def run_in_two_parts(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[str]) -> int:
-        """Collecting hundreds of tests takes longer than running a few, and most mutants fail nearly every test."""
-        first, rest = probes(sorted(tests))
-        if not first:
-            return run_all(self, mutant_name=mutant_name, tests=rest)
-        return run_all(self, mutant_name=mutant_name, tests=first) or run_all(self, mutant_name=mutant_name, tests=rest)
-
-    PytestRunner.run_tests = run_in_two_parts  # type: ignore[method-assign]
+    install()
     os.environ["HYPOTHESIS_PROFILE"] = "mutate"
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     survivors = [name for _, name, code in results() if code == 0] if is_again else []
     mutmut._run(survivors, workers)
-
-
-def probes(tests: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a few tests of many, of as many files as possible, and the others."""
-    step = len(tests) // PROBES
-    if step < 2:
-        return [], list(tests)
-    return list(tests[::step]), [test for place, test in enumerate(tests) if place % step]
 
 
 def results() -> list[tuple[str, str, int | None]]:

@@ -16,6 +16,7 @@ def narrow() -> None:
     narrower: dict[Callable[..., Any], Callable[..., Any]] = {
         mutators.operator_string: change_word,
         mutators.operator_match: drop_case,
+        mutators.operator_arg_removal: replace_argument,
     }
     kept = [(kind, narrower.get(operator, operator)) for kind, operator in mutators.mutation_operators]
     mutators.mutation_operators[:] = kept  # type: ignore[index]
@@ -28,6 +29,13 @@ def change_word(node: cst.BaseString) -> Iterable[cst.BaseString]:
         if " " in text or text in CODECS:
             return
     yield from list(mutators.operator_string(node))[:1]
+
+
+def replace_argument(node: cst.Call) -> Iterable[cst.Call]:
+    """Replace each argument by None once; leaving it out as well would nearly always fail for the number of them."""
+    for changed in mutators.operator_arg_removal(node):
+        if len(changed.args) == len(node.args):
+            yield changed
 
 
 def drop_case(node: cst.Match) -> Iterable[cst.CSTNode]:
