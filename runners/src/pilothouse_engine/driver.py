@@ -7,7 +7,7 @@ wait for the next append. So what is acted on is always journaled, and facts tha
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
@@ -73,6 +73,9 @@ from pilothouse_engine.state import RunState
 from pilothouse_engine.steps.contract import StepEnd
 from pilothouse_engine.steps.registry import EXECUTORS
 
+if TYPE_CHECKING:
+    from pilothouse_engine.guardrails.judging import Desk
+
 T = TypeVar("T")
 
 URGENT = frozenset({ModeAnswered, SteerAnswered, ApprovalAnswered, LimitsLanded, ParkBegan, ParkReleased, ParkEnded})
@@ -133,6 +136,7 @@ class Driver:
         self._must_flush = False
         self._journal_lost_at: float | None = None
         self._is_urgent = False
+        self._desk: Desk | None = None
         self._has_sessions = False
         """Whether the visit under way has asked MCP servers, whose sessions end with it."""
 
@@ -417,9 +421,10 @@ class Driver:
     async def _judge_text(self, action: JudgeText) -> None:
         from pilothouse_engine.guardrails.judging import Desk, judge_text  # its libraries are heavy
 
-        bound, model, remaining = self._alarms.bound, self._ports.model, self._remaining
-        desk = Desk(self._catalog, self._state, model, bound, self._now, remaining, self._commit, self._flush)
-        await judge_text(action, desk)
+        if self._desk is None:
+            bound, model, remaining = self._alarms.bound, self._ports.model, self._remaining
+            self._desk = Desk(self._catalog, self._state, model, bound, self._now, remaining, self._commit, self._flush)
+        await judge_text(action, self._desk)
 
     def _remaining(self, now: float) -> float:
         return max(0.0, remaining_seconds(self._catalog, self._state, now))

@@ -1,5 +1,6 @@
 """Rules that are CEL expressions; compiled once, evaluated for each question."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,8 @@ from pilothouse_api.expressions import Expression, ExpressionError, compile_poli
 from pilothouse_api.v1alpha1.common import PolicyRule
 
 MAX_REASON_CHARS = 300
+
+_ONE_TOOL = re.compile(r"""\s*tool\s*==\s*(?:'([\w-]+)'|"([\w-]+)")\s*(?:&&.*)?""", re.DOTALL)
 
 
 class CelFailed(Exception):
@@ -19,6 +22,18 @@ def compile_rule(rule: PolicyRule) -> Expression | str:
         return compile_policy_expression(rule.cel or "")
     except ExpressionError as error:
         return str(error)[:MAX_REASON_CHARS]
+
+
+def only_tool(cel: str) -> str | None:
+    """Return the one tool that an expression can be true for (`tool == 'refund' && …`), None where it may be any.
+
+    For every other tool it is false, whatever the rest would say: in CEL false && error is false. An alternative or a
+    condition could undo that, so an expression that holds one, if only in a text, is not looked into.
+    """
+    match = _ONE_TOOL.fullmatch(cel)
+    if match is None or "||" in cel or "?" in cel:
+        return None
+    return match.group(1) or match.group(2)
 
 
 def is_matched(compiled: Expression | str, variables: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from pilothouse_api.expressions import Expression
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.common import PolicyHttp, PolicyRule
 from pilothouse_api.v1alpha1.workflow import Step
-from pilothouse_engine.policies.cel import CelFailed, compile_rule, is_matched
+from pilothouse_engine.policies.cel import CelFailed, compile_rule, is_matched, only_tool
 from pilothouse_engine.policies.http import EndpointFailed, ask_endpoint
 from pilothouse_engine.policies.questions import Question, build_variables
 from pilothouse_engine.policies.verdicts import At, Decision, Verdict, strictest
@@ -18,7 +18,10 @@ from pilothouse_engine.ports import Http
 
 @dataclass(frozen=True, slots=True)
 class PlannedRule:
-    """A rule, its expression compiled; a string in its place says why it cannot be, None that an endpoint is asked."""
+    """A rule, its expression compiled; a string in its place says why it cannot be, None that an endpoint is asked.
+
+    `tool` is the only one that the expression can be true for, None where it may be any.
+    """
 
     name: str
     at: At
@@ -26,6 +29,7 @@ class PlannedRule:
     message: str
     compiled: Expression | str | None
     http: PolicyHttp | None
+    tool: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ def plan_policy(owner: str, rules: Sequence[PolicyRule]) -> PlannedPolicy:
 
 def _plan_rule(rule: PolicyRule) -> PlannedRule:
     compiled = compile_rule(rule) if rule.http is None else None
-    return PlannedRule(rule.name, rule.at, rule.verdict or "Deny", rule.message or "", compiled, rule.http)
+    tool = only_tool(rule.cel or "") if isinstance(compiled, Expression) else None
+    return PlannedRule(rule.name, rule.at, rule.verdict or "Deny", rule.message or "", compiled, rule.http, tool)
 
 
 def plan_policies(plan: Plan, step: Step) -> tuple[PlannedPolicy, ...]:
@@ -76,7 +81,7 @@ def evaluate_cel(policy: PlannedPolicy, at: At, variables: Mapping[str, Any]) ->
     A rule that cannot be evaluated denies: what it would have said is not known.
     """
     for rule in policy.rules:
-        if rule.at != at:
+        if rule.at != at or (rule.tool is not None and rule.tool != variables["tool"]):
             continue
         if rule.http is not None:
             return Ask(policy.owner, rule.name, rule.message, rule.http)

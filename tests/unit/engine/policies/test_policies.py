@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse_api.expressions import POLICY_VARIABLES
+from pilothouse_api.expressions import POLICY_VARIABLES, compile_policy_expression
 from pilothouse_api.plan import AncestorPolicy, Origin, Plan, PlannedAgent, RunIdentity
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.common import PolicyRule
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
+from pilothouse_engine.policies.cel import is_matched, only_tool
 from pilothouse_engine.policies.evaluation import (
     Ask,
     PlannedPolicy,
@@ -121,6 +122,38 @@ def test_an_expression_that_fails_denies_and_says_why(cel: str, args: dict[str, 
     assert (got.verdict, got.rule, got.is_failure) == ("Deny", "r", True)
     assert got.message.startswith("the rule could not be judged, which denies: ") and want in got.message
     assert len(got.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("cel", "want"),
+    [
+        ("tool == 'refund'", "refund"),
+        ('tool == "refund" && args.amount > 50', "refund"),
+        (" tool=='ops__restart'\n&& args.x == 1 && args.y == 2", "ops__restart"),
+        ("tool == 'a' || tool == 'b'", None),
+        ("tool == 'a' && args.x || args.y", None),
+        ("tool == 'a' && (args.x ? true : false)", None),
+        ("tool == 'a' ? false : true", None),
+        ("tool == 'a' == false", None),
+        ("tool == 'a' && args.why == 'really?'", None),
+        ("!(tool == 'a')", None),
+        ("tool != 'a'", None),
+        ("args.x && tool == 'a'", None),
+        ("tool == step", None),
+        ("", None),
+    ],
+)
+def test_a_rule_of_one_tool_is_known_by_its_first_clause(cel: str, want: str | None) -> None:
+    assert only_tool(cel) == want
+
+
+@pytest.mark.parametrize(
+    "cel", ["tool == 'x' && args.missing > 1", "tool == 'x' && args.id", "tool == 'x' && 1 / 0 == 1"]
+)
+def test_a_rule_of_another_tool_says_what_it_would_when_evaluated(cel: str) -> None:
+    variables = build_variables(QUESTION)
+    assert is_matched(compile_policy_expression(cel), variables) is False
+    assert evaluate_cel(policy(rule("r", cel)), "ToolCall", variables) is None
 
 
 def test_arguments_that_are_nested_without_end_deny() -> None:
