@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pilothouse_api import __version__
 from pilothouse_api.names import audience_token_file
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult
@@ -84,6 +85,7 @@ async def test_calls_run_beside_each_other_in_one_session(a_client: MakeClient) 
             texts = [str(n) for n in range(8)]
             got = await asyncio.gather(*(call(mcp, at(server.url), text=text) for text in texts))
             assert got == [McpResult(text) for text in texts]
+            assert server.asked[0].headers["user-agent"] == f"pilothouse/{__version__}"
             assert server.methods().count("initialize") == 1
 
 

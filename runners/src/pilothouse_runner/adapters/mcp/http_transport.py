@@ -10,12 +10,12 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any
 
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from pilothouse_api import __version__
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_runner.adapters.addresses import Address, Network, is_refused, resolve
 from pilothouse_runner.adapters.mcp.credentials import CredentialReader, CredentialsUnavailable
@@ -275,7 +275,7 @@ def _addressed(request: httpx2.Request, address: Address, exchange: Exchange) ->
     request.headers["Accept-Encoding"] = "identity"
     request.headers["Connection"] = "close"
     request.headers["Host"] = url.netloc.decode("ascii")
-    request.headers["User-Agent"] = f"pilothouse/{version('pilothouse')}"
+    request.headers["User-Agent"] = f"pilothouse/{__version__}"
     return httpx2.Request(
         request.method,
         url.copy_with(host=str(address)),

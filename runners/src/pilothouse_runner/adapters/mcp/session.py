@@ -153,7 +153,7 @@ class Session:
         except Exception as error:  # whatever a peer makes the SDK raise ends this session and nothing else
             self._error = _first_leaf(error)
             if not isinstance(self._error, MCPError | TransportUnusable | ValidationError):
-                log.info("an MCP session ended: %s", type(self._error).__name__)
+                log.warning("an MCP session ended: %s", type(self._error).__name__)
 
     async def _request(
         self, work: Callable[[ClientSession], Coroutine[Any, Any, T | McpFailure]], exchange: Exchange, timeout: float
