@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pilothouse_api.artifacts import ArtifactTextError, load_artifact
 from pilothouse_api.v1alpha1.agent import GuardrailCheck
 
 MAX_ARTIFACT_CHECKS = 64
-MAX_ARTIFACT_CHARS = 65_536
 
 PARAMETERS = {
     "JsonSchema": "json_schema",
@@ -43,22 +43,10 @@ def parse_checks(text: str) -> tuple[GuardrailCheck, ...]:
 
 
 def _load(text: str) -> Any:
-    import yaml  # only who has such an artifact waits for it
-
-    if len(text) > MAX_ARTIFACT_CHARS:
-        raise CheckTextError(f"it has {len(text)} characters; the limit is {MAX_ARTIFACT_CHARS}")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader))
-        value = None if has_aliases else yaml.load(text, Loader=loader)  # a SafeLoader either way
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark is not None else ""
-        raise CheckTextError(f"it is no YAML: {problem}{where}") from None
-    if has_aliases:
-        raise CheckTextError("it uses YAML aliases; write what they stand for")
-    return value
+        return load_artifact(text)
+    except ArtifactTextError as error:
+        raise CheckTextError(str(error)) from None
 
 
 def _parse(index: int, raw_check: Any) -> GuardrailCheck:

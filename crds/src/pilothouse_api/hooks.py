@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pilothouse_api.artifacts import ArtifactTextError, load_artifact
 from pilothouse_api.v1alpha1.common import Hook
 
 MAX_ARTIFACT_HOOKS = 16
-MAX_ARTIFACT_CHARS = 65_536
 
 PAYLOAD_KEYS = frozenset({"hook", "event", "workflow", "run", "step", "tool", "signal", "error"})
 """What a Notify step sees instead of a context; `error` has `type` and `message`. What does not apply is empty."""
@@ -31,21 +31,10 @@ def parse_hooks(text: str) -> tuple[Hook, ...]:
 
 
 def _load(text: str) -> Any:
-    import yaml  # only who has such an artifact waits for it
-
-    if len(text) > MAX_ARTIFACT_CHARS:
-        raise HookTextError(f"it has {len(text)} characters; the limit is {MAX_ARTIFACT_CHARS}")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader))
-        value = None if has_aliases else yaml.load(text, Loader=loader)
-    except yaml.YAMLError as error:
-        raise HookTextError(f"it is no YAML: {' '.join(str(error).split())[:200]}") from None
-    except (RecursionError, ValueError):
-        raise HookTextError("it holds a value that cannot be read") from None
-    if has_aliases:
-        raise HookTextError("it uses YAML aliases; write what they stand for")
-    return value
+        return load_artifact(text)
+    except ArtifactTextError as error:
+        raise HookTextError(str(error)) from None
 
 
 def _parse(index: int, raw_hook: Any) -> Hook:

@@ -18,6 +18,7 @@ from pilothouse_api.v1alpha1.steps import ServiceAccountTokenAuth
 from pilothouse_api.v1alpha1.workflow import RunTotals, WorkflowSpec
 from pilothouse_control.findings import spell
 from pilothouse_control.inputs import InputRefused, resolve_input
+from pilothouse_control.mcp_artifacts import expand_servers
 from pilothouse_control.standalone import workflow_of_agent
 from pilothouse_control.texts import MissingText, resolve_text, text_sites
 from pilothouse_control.tree import walk
@@ -67,6 +68,12 @@ def _resolve(run: AgentRun, known: References) -> Plan:
     texts = _texts_of(specs, known)
     resolved_input = _input_of(run, spec)
     _check_findings(run, origin, spec, agents, known)
+    spec = expand_servers(spec, known.config_maps)
+    agents = {
+        name: agent.model_copy(update={"spec": expand_servers(agent.spec, known.config_maps)})
+        for name, agent in agents.items()
+    }
+    expanded = (spec, *(agent.spec for agent in agents.values()))
     overrides = run.spec.overrides or Overrides()
     template = spec.run_template
     plan = Plan(
@@ -83,8 +90,8 @@ def _resolve(run: AgentRun, known: References) -> Plan:
         input=resolved_input,
         active_deadline_seconds=overrides.active_deadline_seconds or template.active_deadline_seconds,
         max_attempts=overrides.max_attempts or template.max_attempts,
-        secrets=_secrets_of(specs.values()),
-        audiences=_audiences_of(specs.values()),
+        secrets=_secrets_of(expanded),
+        audiences=_audiences_of(expanded),
         ceilings=LiveCeilings(
             tool_timeout_seconds=ceilings.tool_timeout_seconds,
             pause_seconds=ceilings.pause_seconds,

@@ -9,6 +9,7 @@ from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import PlannedText, text_key
 from pilothouse_api.v1alpha1.agent import ArtifactCheck, Skill
 from pilothouse_api.v1alpha1.common import Hook, TextSource
+from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_control.findings import FieldPath
 from pilothouse_control.tree import walk
 from pilothouse_control.world import ConfigMap, artifact_name, newest_version
@@ -25,6 +26,7 @@ _TYPES_OF_FIELD: Mapping[str, frozenset[str]] = {
     "script": frozenset(),
     "source": frozenset(),
     "hooks": frozenset({"hook"}),
+    "mcpServers": frozenset({"mcp"}),
 }
 """Which artifact types a text field takes; a script and the source of a function are kept in plain ConfigMaps."""
 
@@ -56,6 +58,9 @@ def text_sites(spec: BaseModel, path: FieldPath = ("spec",)) -> Iterator[TextSit
         elif isinstance(node, Hook):
             if node.artifact is not None:
                 yield TextSite(place, node.source(), _TYPES_OF_FIELD["hooks"])
+        elif isinstance(node, McpServer):
+            if node.artifact is not None:
+                yield TextSite(place, node.source(), _TYPES_OF_FIELD["mcpServers"])
         elif isinstance(node, ArtifactCheck):
             yield TextSite(place, TextSource(artifact=node.ref), _TYPES_OF_FIELD["artifact"], "ref")
         elif isinstance(node, TextSource):

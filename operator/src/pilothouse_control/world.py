@@ -8,6 +8,7 @@ from pilothouse_api import names
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
 from pilothouse_api.v1alpha1.agent import ArtifactCheck, ModelEndpoint, Skill
 from pilothouse_api.v1alpha1.common import Hook, LocalRef, TextSource
+from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_control.tree import walk
 
 ReferenceKind = Literal["Workflow", "Agent", "ConfigMap"]
@@ -102,7 +103,7 @@ def references_of(obj: Workflow | Agent | AgentRun) -> frozenset[Reference]:
                 found.add(Reference("ConfigMap", node.config_map_key_ref.name))
         elif isinstance(node, ArtifactCheck):
             found.add(Reference("ConfigMap", artifact_name(node.ref)[0]))
-        elif isinstance(node, Hook) and node.artifact is not None:
+        elif isinstance(node, Hook | McpServer) and node.artifact is not None:
             found.add(Reference("ConfigMap", artifact_name(node.artifact)[0]))
         elif isinstance(node, LocalRef) and path[-1] == "agentRef":
             found.add(Reference("Agent", node.name))

@@ -179,6 +179,20 @@ AGENT_CASES = (
     ),
     RuleCase(
         "McpServer",
+        "set transport, or artifact alone",
+        "Agent",
+        _autonomous(mcpServers=[{"name": "s", "artifact": "gh@1"}]),
+        _autonomous(mcpServers=[{"name": "s"}]),
+    ),
+    RuleCase(
+        "McpServer",
+        "headers and auth of a server that is an artifact stand in its text",
+        "Agent",
+        _autonomous(mcpServers=[{"name": "s", "artifact": "gh@1", "required": False}]),
+        _autonomous(mcpServers=[{"name": "s", "artifact": "gh@1", "headers": [{"name": "a", "value": "b"}]}]),
+    ),
+    RuleCase(
+        "McpServer",
         "transport: StreamableHTTP needs url",
         "Agent",
         _autonomous(mcpServers=[SERVER]),

@@ -129,6 +129,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     steps.McpCall: {"pilothouse_engine.steps.mcp": "server tool arguments timeoutSeconds output"},
     steps.McpServer: {
         "pilothouse_engine.mcp_tools": "name required",
+        "pilothouse_control.mcp_artifacts": "artifact",
         "pilothouse_runner.adapters.mcp.client": "transport",
         "pilothouse_runner.adapters.mcp.http_transport": "url",
         "pilothouse_runner.adapters.mcp.stdio_transport": "command",

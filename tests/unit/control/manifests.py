@@ -32,6 +32,10 @@ def a_stdio_server(**changes: Any) -> Raw:
     return an_mcp_server(transport="Stdio", url=None, **{"command": ["serve"], **changes})
 
 
+def an_mcp_artifact(text: str, name: str = "gh-server") -> Raw:
+    return a_config_map(name, "mcp", **{"1": text})
+
+
 def with_mcp(*servers: Raw, allow: list[str] | None = None, server: str = "gh", **tool: Any) -> Raw:
     """Return an agent with a tool entry for a server."""
     entry = a_tool(name="github", inlineStep=None, mcp={"server": server, "allow": allow or ["*"]}, **tool)

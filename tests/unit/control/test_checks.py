@@ -20,6 +20,7 @@ from unit.control.manifests import (
     a_workflow,
     agent_step,
     an_agent,
+    an_mcp_artifact,
     an_mcp_server,
     an_object,
     autonomous,
@@ -87,6 +88,9 @@ def with_tool_step(tool_only_step: Raw, **tool: Any) -> list[Raw]:
 
 def an_mcp_step(server: Raw, **params: Any) -> Raw:
     return {"id": "ask", "kind": "MCP", "mcp": {"server": server, "tool": "search", **params}}
+
+
+NAMED = {"name": "gh", "artifact": "gh-server@1"}
 
 
 def an_inline_mcp(**params: Any) -> Raw:
@@ -291,6 +295,37 @@ ROWS = [
         is_complete=True,
     ),
     # ---- of MCP servers
+    *(
+        Row(
+            "McpArtifactInvalid",
+            [with_mcp(NAMED), an_mcp_artifact(text)],
+            [with_mcp(NAMED), an_mcp_artifact("{transport: StreamableHTTP, url: 'https://gh/mcp', headers: []}")],
+            "spec.mcpServers[0].artifact",
+            says,
+        )
+        for text, says in (
+            ("- a", "it is list, and an object with transport"),
+            ("{name: gh, transport: Stdio, command: [a]}", "it has 'name'"),
+            ("{transport: Stdio}", "transport: Stdio needs command"),
+            ("{transport: Carrier}", "transport: Input should be"),
+            ("{transport: StreamableHTTP, url: 'http://169.254.169.254/mcp'}", "metadata address"),
+            ("{transport: Stdio, command: &a [b], auth: *a}", "aliases"),
+            ("{transport: StreamableHTTP, url: 'https://gh/mcp', headers: [{name: A}]}", "headers.0: "),
+        )
+    ),
+    Row(
+        "McpTemplate",
+        [with_mcp(NAMED), an_mcp_artifact("{transport: StreamableHTTP, url: 'https://gh/{{ a }}'}")],
+        [with_mcp(NAMED), an_mcp_artifact("{transport: StreamableHTTP, url: 'https://gh/a'}")],
+        "spec.mcpServers[0].url",
+    ),
+    Row(
+        "ArtifactType",
+        [with_mcp(NAMED), a_config_map("gh-server", "skill", **{"1": "a"})],
+        [with_mcp(NAMED), an_mcp_artifact("{transport: Stdio, command: [serve]}")],
+        "spec.mcpServers[0]",
+        "of type skill; this field takes mcp",
+    ),
     Row(
         "McpServerNotFound",
         [with_mcp(an_mcp_server(), server="hg")],

@@ -21,6 +21,7 @@ from unit.control.manifests import (
     a_workflow,
     agent_step,
     an_agent,
+    an_mcp_artifact,
     an_mcp_server,
     an_object,
     autonomous,
@@ -141,6 +142,31 @@ def test_secrets_and_audiences_of_mcp_servers_are_planned() -> None:
     plan = plan_of(a_run(), workflow, with_mcp(an_mcp_server(headers=[header]), an_mcp_server(name="b", auth=token)))
     assert plan.secrets == ["gh/token"]
     assert plan.audiences == ["gateway"]
+
+
+def test_a_server_that_is_an_artifact_stands_in_the_plan_as_its_text_says() -> None:
+    text = """
+    transport: StreamableHTTP
+    url: https://gh.example/mcp
+    headers: [{name: Authorization, valueFrom: {secretKeyRef: {name: gh, key: token}}}]
+    """
+    agent = with_mcp({"name": "gh", "artifact": "gh-server@1", "required": False})
+    step = {"id": "ask", "kind": "MCP", "mcp": {"server": {"name": "x", "artifact": "gh-server@1"}, "tool": "put"}}
+    plan = plan_of(a_run(), a_workflow(ref_step("helper", resolved="ask"), step), agent, an_mcp_artifact(text))
+    server = plan.agents["helper"].spec.mcp_servers[0]
+    assert (server.name, server.transport, server.url) == ("gh", "StreamableHTTP", "https://gh.example/mcp")
+    assert (server.required, server.artifact) == (False, None)
+    call = plan.spec.steps[1].mcp
+    assert call is not None and (call.server.name, call.server.url) == ("x", "https://gh.example/mcp")
+    assert plan.secrets == ["gh/token"]
+    assert plan.texts["artifact:gh-server@1"].digest == text_digest(text)
+    assert Plan.decode(plan.encode()) == plan
+
+
+def test_a_server_that_is_an_artifact_is_waited_for() -> None:
+    outcome = resolve(a_run(), a_workflow(ref_step("helper")), with_mcp({"name": "gh", "artifact": "gh-server@1"}))
+    assert isinstance(outcome, NotResolved)
+    assert (outcome.reason, outcome.is_waiting) == ("ArtifactNotFound", True)
 
 
 def test_input_has_the_defaults_of_keys_that_are_left_out() -> None:

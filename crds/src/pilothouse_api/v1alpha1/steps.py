@@ -6,6 +6,7 @@ from pydantic import Field
 
 from pilothouse_api.v1alpha1.base import JsonObject, JsonValue, Model, Rule
 from pilothouse_api.v1alpha1.common import (
+    ArtifactRef,
     Cel,
     Headers,
     Line,
@@ -80,13 +81,23 @@ class McpServer(Model):
     """One MCP server."""
 
     RULES: ClassVar = (
-        Rule("(self.transport == 'StreamableHTTP') == has(self.url)", "transport: StreamableHTTP needs url"),
-        Rule("(self.transport == 'Stdio') == has(self.command)", "transport: Stdio needs command"),
+        Rule("has(self.transport) != has(self.artifact)", "set transport, or artifact alone"),
+        Rule(
+            "(has(self.transport) && self.transport == 'StreamableHTTP') == has(self.url)",
+            "transport: StreamableHTTP needs url",
+        ),
+        Rule(
+            "(has(self.transport) && self.transport == 'Stdio') == has(self.command)", "transport: Stdio needs command"
+        ),
+        Rule(
+            "!has(self.artifact) || (!has(self.headers) && !has(self.auth))",
+            "headers and auth of a server that is an artifact stand in its text",
+        ),
     )
 
     name: Name
     """Name; tools are called `<name>__<tool>`. Letters, digits, `-` and single `_`."""
-    transport: Literal["StreamableHTTP", "Stdio"]
+    transport: Literal["StreamableHTTP", "Stdio"] | None = None
     """How it is reached."""
     url: Url | None = None
     """Address (StreamableHTTP); no template."""
@@ -99,6 +110,13 @@ class McpServer(Model):
     """Credentials (StreamableHTTP)."""
     required: bool = True
     """Whether the step ends when the server cannot list its tools; one that is not required is left out then."""
+    artifact: ArtifactRef | None = None
+    """A server that is kept as an artifact of type mcp, `name@version`: a YAML object of `transport`, `url`, `command`,
+    `headers` and `auth`."""
+
+    def source(self) -> TextSource:
+        """Return where the server of an artifact comes from."""
+        return TextSource(artifact=self.artifact)
 
 
 class McpCall(Model):

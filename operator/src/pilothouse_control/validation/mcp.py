@@ -6,23 +6,37 @@ from urllib.parse import urlsplit
 from pilothouse_api.mcp import is_clients_own, is_offerable, is_server_name, offered_name
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_control.findings import FieldPath
+from pilothouse_control.mcp_artifacts import server_of
 from pilothouse_control.tree import walk
 from pilothouse_control.validation.scene import AgentSubject, Check, Problem, Scene, SpecSubject
 from pilothouse_control.validation.sentences import did_you_mean
+from pilothouse_control.validation.urls import url_problem
 
 ALL = "*"
 
 
-def servers_of(subject: SpecSubject) -> Iterator[tuple[FieldPath, McpServer]]:
-    """Yield the servers in a spec with their places."""
+def servers_of(scene: Scene, subject: SpecSubject) -> Iterator[tuple[FieldPath, McpServer]]:
+    """Yield the servers in a spec with their places; those of an artifact that is known as its text says."""
     for place, node in walk(subject.spec, subject.path):
         if isinstance(node, McpServer):
-            yield place, node
+            server = server_of(node, scene.config_maps)
+            yield place, server if isinstance(server, McpServer) else node
+
+
+def judge_artifacts(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
+    """An artifact of type mcp whose text is no server, or one that no run may call."""
+    for place, node in walk(subject.spec, subject.path):
+        if not isinstance(node, McpServer) or node.artifact is None:
+            continue
+        server = server_of(node, scene.config_maps)
+        what = server if isinstance(server, str) else url_problem(server.url) if server and server.url else None
+        if what is not None:
+            yield Problem((*place, "artifact"), f"the artifact {node.artifact} holds no usable server: {what}")
 
 
 def judge_templates(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """A template where values are sent as they are: a session outlives a call, and serves many."""
-    for place, server in servers_of(subject):
+    for place, server in servers_of(scene, subject):
         what = "addresses and headers of MCP servers are no templates, and are sent as they are"
         if "{{" in (server.url or ""):
             yield Problem((*place, "url"), what, "name one server for each address")
@@ -33,7 +47,7 @@ def judge_templates(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
 
 def judge_command_templates(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """Braces in a command that look like a placeholder."""
-    for place, server in servers_of(subject):
+    for place, server in servers_of(scene, subject):
         for index, word in enumerate(server.command or ()):
             if "{{" in word:
                 what = "a command of an MCP server is no template: the braces stay as they are"
@@ -42,7 +56,7 @@ def judge_command_templates(scene: Scene, subject: SpecSubject) -> Iterator[Prob
 
 def judge_transport(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """Fields of HTTP at a program, or a program without a name."""
-    for place, server in servers_of(subject):
+    for place, server in servers_of(scene, subject):
         if server.transport != "Stdio":
             continue
         for field, value in (("headers", server.headers), ("auth", server.auth)):
@@ -55,7 +69,7 @@ def judge_transport(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
 
 def judge_credentials(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """Headers that the client sets, or that are set twice."""
-    for place, server in servers_of(subject):
+    for place, server in servers_of(scene, subject):
         seen: set[str] = set()
         for index, header in enumerate(server.headers):
             name, where = header.name.lower(), (*place, "headers", index, "name")
@@ -70,7 +84,7 @@ def judge_credentials(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
 
 def judge_audience(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     """A token that the server could use against the API server."""
-    for place, server in servers_of(subject):
+    for place, server in servers_of(scene, subject):
         if server.auth is None:
             continue
         audience = server.auth.service_account_token.audience
@@ -127,6 +141,7 @@ def judge_star_among_names(scene: Scene, subject: AgentSubject) -> Iterator[Prob
 
 
 MCP_SPEC_CHECKS: tuple[Check[SpecSubject], ...] = (
+    Check("McpArtifactInvalid", "Error", judge_artifacts),
     Check("McpTemplate", "Error", judge_templates),
     Check("McpCommandTemplate", "Warning", judge_command_templates),
     Check("McpTransport", "Error", judge_transport),

@@ -124,6 +124,15 @@ def _rules(document: Document, model: type[BaseModel], raw: dict[str, Any]) -> I
                 yield document.find("Error", "Rule", place, problem)
 
 
+def first_broken_rule(model: type[BaseModel], raw: dict[str, Any]) -> str | None:
+    """Return what the rules of a model and of what it holds refuse in a raw value, None where they hold."""
+    for path, node_model, node in walk_raw(model, raw):
+        for rule in getattr(node_model, "RULES", ()):
+            if (problem := _broken(rule, node)) is not None:
+                return f"{'.'.join(str(part) for part in path)}: {problem}" if path else problem
+    return None
+
+
 def _broken(rule: Rule, node: Any) -> str | None:
     try:
         holds = compile_expression(rule.rule, ("self",)).evaluate({"self": node})
