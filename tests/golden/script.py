@@ -16,6 +16,9 @@
     - when: {call: lookup}  while the function runs; {fact: CallStarted}: once that is journaled; {parked: Paused}: once
       kill: true            it is published; {ended: Released}: between two attempts; `nth` counts from 1
 
+    - when: {fact: ChildRequested}
+      child: {exit: {signal: done, reason: Complete, message: ""}, result: {...}}   the operator's report on each child
+
 A long text is `{of: text, times: n}`. A decision may name a pending call without the digest of its id:
 `approvals: {t1-0: {decision: Approve}}`.
 
@@ -63,6 +66,7 @@ class Event(_Node):
     control: dict[str, Any] | None = None
     takes_back: bool = False
     limits: dict[str, Any] | None = None
+    child: dict[str, Any] | None = None
     delete: bool = False
     store: Literal["Back", "Unavailable", "Forbidden"] | None = None
     journal_fails: int = 0

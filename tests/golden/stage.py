@@ -234,6 +234,8 @@ class Stage:
             self.store.take_back_decisions()
         if event.limits is not None:
             self.store.set_limits(**event.limits)
+        if event.child is not None:
+            self._report_on_children(event.child)
         if event.delete:
             self.store.set_deleting()
         if event.store is not None:
@@ -252,6 +254,12 @@ class Stage:
         if event.kill and self.task is not None:
             self.is_killed = True
             self.task.cancel()
+
+    def _report_on_children(self, report: dict[str, Any]) -> None:
+        """Report on each child that was asked for and not reported on, as the operator would."""
+        for entry in map(json.loads, self.journal._lines):
+            if entry["fact"] == "ChildRequested" and entry["call"] not in self.store.directives.children:
+                self.store.set_child(entry["call"], **report)
 
     def _with_full_ids(self, control: dict[str, Any]) -> dict[str, Any]:
         """Return a control whose decisions name a pending call, where the script left the digest of its id out."""

@@ -30,7 +30,7 @@ from pilothouse_engine.ports import FailureKind
 from pilothouse_engine.run import Released
 
 ENDINGS = {None, "Interrupted", "Length", "StepLimit"}
-PARKS = {"Paused", "Stopped", "ControlLost", "AwaitingApproval", "JournalLost", "StoreLost"}
+PARKS = {"Paused", "Stopped", "ControlLost", "AwaitingApproval", "AwaitingChild", "JournalLost", "StoreLost"}
 REASONS = {
     "Complete",
     "FinishedEarly",

@@ -1,5 +1,6 @@
 """When a parked run goes on: one pure function for the waiting runner, the operator and local mode (engine.md §8)."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from pilothouse_api.digests import digest
@@ -22,12 +23,17 @@ def is_answered(decision: ApprovalDecision, answer: Landing | None) -> bool:
     return answer is not None and answer.digest in (None, decision_digest(decision))
 
 
-def wake_due(snapshot: Snapshot, control: Control | None, now: datetime) -> bool:
+CHILD_AWAITED = "Awaited"
+"""State of a child that its parent waits for."""
+
+
+def wake_due(snapshot: Snapshot, control: Control | None, now: datetime, ended: Collection[str] = ()) -> bool:
     """Tell whether the park of a snapshot is over, so that an attempt must advance the run.
 
-    Paused wakes on Run, Finish and Abort, and at its deadline when the deadline aborts; AwaitingApproval and
-    AwaitingChild on Finish, Abort, a decision that is not answered yet, and expiry. Parks for a lost service are never
-    released: a run that is parked so and has no pod has lost it, and needs one.
+    Paused wakes on Run, Finish and Abort, and at its deadline when the deadline aborts; AwaitingApproval on Finish,
+    Abort, a decision that is not answered yet, and expiry; AwaitingChild on Finish, Abort and the child's end: `ended`
+    are the call ids of children that have ended. Parks for a lost service are never released: a run that is parked so
+    and has no pod has lost it, and needs one.
     """
     parked = snapshot.parked
     if parked is None:
@@ -42,7 +48,9 @@ def wake_due(snapshot: Snapshot, control: Control | None, now: datetime) -> bool
         given, answers = control.approvals if control else {}, snapshot.control.approvals
         is_decided = any(key in pending and not is_answered(given[key], answers.get(key)) for key in given)
         return is_decided or _is_past(parked, now)
-    return parked.reason != "AwaitingChild"
+    if parked.reason == "AwaitingChild":
+        return any(child.state == CHILD_AWAITED and child.call_id in ended for child in snapshot.children)
+    return True
 
 
 def _is_past(parked: Parked, now: datetime) -> bool:

@@ -102,12 +102,24 @@ class Account:
     output: int = 0
     cost: int = 0
     held: Hold | None = None
+    lent_tokens: int = 0
+    lent_cost: int = 0
     is_unpriced: bool = False
 
     @property
     def used(self) -> int:
         """Tokens that are settled."""
         return self.input + self.output
+
+    @property
+    def bound(self) -> int:
+        """Tokens that are settled, and those that children hold."""
+        return self.input + self.output + self.lent_tokens
+
+    @property
+    def bound_cost(self) -> int:
+        """Money that is settled, and that which children hold."""
+        return self.cost + self.lent_cost
 
     def take(self, hold: Hold) -> None:
         """Reserve; a hold that was left open is charged whole first."""
@@ -123,6 +135,20 @@ class Account:
             self.is_unpriced = True
         else:
             self.cost += cost
+
+    def lend(self, tokens: int | None, cost: int | None) -> None:
+        """Reserve for a child; None where there is no budget to lend of."""
+        self.lent_tokens += tokens or 0
+        self.lent_cost += cost or 0
+
+    def take_back(self, tokens: int | None, cost: int | None, taken: Charge) -> None:
+        """Replace what was lent by what the child took."""
+        self.lent_tokens -= tokens or 0
+        self.lent_cost -= cost or 0
+        self.input += taken.input
+        self.output += taken.output
+        self.cost += taken.cost or 0
+        self.is_unpriced = self.is_unpriced or taken.cost is None
 
     def forfeit(self) -> None:
         """Charge a hold whole: its call was started and nobody knows what it took."""

@@ -290,6 +290,10 @@ def _resume_lost(
 ) -> Action:
     """Repeat a call that started and has no result, where its effect allows it; else say that nobody knows."""
     assert call.started is not None
+    if call.asked.id in state.children:  # the run was woken, and what woke it does not end the step
+        from pilothouse_engine.children import await_child
+
+        return Commit(await_child(state, inputs))
     tool = planned.tools.get(call.asked.name)
     if call.started.effect == "Once" or tool is None:
         return Commit((unknown_effect(call, inputs.now),))
@@ -314,7 +318,7 @@ def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned:
         action = None if run else _check_before_call(state, inputs, gate, parallel)
         if action is not None:
             return action
-        if run and gate.tool is not None and gate.tool.effect != "ReadOnly":
+        if run and gate.tool is not None and not gate.tool.may_run_beside:
             break
         verdict = judge_call(gate)
         if isinstance(verdict, Note):
@@ -324,7 +328,7 @@ def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned:
         tool = gate.tool
         assert tool is not None and verdict.arguments is not None
         run.append((call, tool, verdict.arguments))
-        if tool.effect != "ReadOnly" or len(run) >= parallel:
+        if not tool.may_run_beside or len(run) >= parallel:
             break
     return _run(catalog, state, inputs, run, limits)
 
@@ -367,6 +371,10 @@ def _run(
 ) -> Action:
     executions: list[Execution] = []
     for call, tool, arguments in run:
+        if tool.agent_ref is not None:
+            from pilothouse_engine.children import plan_delegated_call
+
+            return plan_delegated_call(catalog, state, inputs, limits, call, tool, arguments)
         try:
             executions.append(build_tool_execution(catalog, state, inputs, limits, call, tool, arguments))
         except IntegrityError as error:

@@ -1,6 +1,6 @@
 """What follows from the plan alone: steps by id, tools by name, effects, prices. Looked up often, worked out once."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pilothouse_engine.ports import ToolSpec
 from pilothouse_engine.results import READ_TOOL_RESULT, compact
 from pilothouse_engine.state import MESSAGE_OVERHEAD, Visit, text_bytes
 from pilothouse_engine.steps.registry import EXECUTORS
-from pilothouse_engine.tool_schemas import build_tool_specs
+from pilothouse_engine.tool_schemas import build_tool_specs, task_name
 
 if TYPE_CHECKING:
     from pilothouse_engine.guardrails.gates import Gate
@@ -62,6 +62,15 @@ class PlannedTool:
     effect: Effect
     entry: str | None = None
     """The tool entry of the agent, where this is one of the tools of an MCP server that it allows."""
+    agent_ref: str | None = None
+    """The Agent that does the work as a child, where this is a delegate."""
+    is_task: bool = False
+    """Whether a call only starts the child, in the background."""
+
+    @property
+    def may_run_beside(self) -> bool:
+        """Whether calls of it may share a moment with others that change nothing: the run parks for a child."""
+        return self.effect == "ReadOnly" and self.agent_ref is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +242,7 @@ class Catalog:
     def _plan_agent(self, step: Step) -> PlannedStep:
         agent = self.plan.agent_of(step)
         tools = {tool.name: self._plan_tool(tool) for tool in agent.tools if tool.mcp is None}
+        tools |= {name: task for planned in list(tools.values()) for name, task in _tasks_of(planned)}
         specs: tuple[ToolSpec, ...] = ()
         if tools:
             tools[READ_TOOL_RESULT] = PlannedTool(READ_TOOL, None, "ReadOnly")
@@ -267,15 +277,22 @@ class Catalog:
         return StepGates(gates["input"], gates["tools"], gates["output"])
 
     def _plan_tool(self, tool: Tool) -> PlannedTool:
-        if tool.inline_step is not None:
-            work = _work_of(tool.inline_step, tool.name)
-        elif tool.step is not None:
-            work = self.work(tool.step)
-        else:
-            raise NotSupported(f"tool {tool.name} is a delegate; those are not supported yet")
-        if work.kind not in EXECUTORS or tool.background:
-            raise NotSupported(f"tool {tool.name}: kind {work.kind} or background are not supported yet")
+        if tool.agent_ref is not None:
+            return PlannedTool(tool, None, tool.effect or "Once", agent_ref=tool.agent_ref.name)
+        assert tool.inline_step is not None or tool.step is not None, "validation sees to it"
+        work = _work_of(tool.inline_step, tool.name) if tool.inline_step is not None else self.work(str(tool.step))
+        if tool.background:
+            raise NotSupported(f"tool {tool.name}: background is for tools that are delegates (agentRef)")
+        if work.kind not in EXECUTORS:
+            raise NotSupported(f"tool {tool.name}: a step of kind {work.kind} cannot be a tool")
         return PlannedTool(tool, work, tool.effect or work.effect)
+
+
+def _tasks_of(planned: PlannedTool) -> Iterator[tuple[str, PlannedTool]]:
+    """Yield the engine's tool that starts a delegate in the background, where its entry offers that."""
+    if planned.tool.background and planned.agent_ref is not None:
+        name = task_name(planned.tool.name)
+        yield name, replace(planned, tool=planned.tool.model_copy(update={"name": name}), is_task=True)
 
 
 def _bytes_of(specs: Iterable[ToolSpec]) -> int:

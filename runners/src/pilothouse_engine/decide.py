@@ -234,11 +234,15 @@ def _plan_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: V
         from pilothouse_engine.step_gates import plan_approval_step  # masks and detectors, for runs that need them
 
         return plan_approval_step(catalog, state, inputs, visit)
-    if visit.kind not in EXECUTORS:
+    has_started = call is not None and call.started is not None
+    if visit.kind == "Delegate" and has_started:
+        from pilothouse_engine.children import plan_waiting_step
+
+        return plan_waiting_step(state, inputs)
+    if visit.kind not in EXECUTORS and visit.kind != "Delegate":
         message = f"steps of kind {visit.kind} are not supported yet"
         return Commit(plan_exit(state, inputs.now, ERROR, "NotSupported", message))
     effect = catalog.work(visit.step).effect
-    has_started = call is not None and call.started is not None
     if call is not None and has_started and effect == "Once":
         return Commit((unknown_effect(call, inputs.now),))
     if state.abort is None:
@@ -272,6 +276,10 @@ def _run_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: Vi
     call = visit.call_ids.get(identity)
     is_approved = call is not None and call.is_approved
     started = CallStarted(inputs.now, identity, visit.step, work.effect, key, arguments, inputs.attempt, is_approved)
+    if visit.kind == "Delegate":
+        from pilothouse_engine.children import plan_delegating_step
+
+        return plan_delegating_step(catalog, state, inputs, work, started, context)
     try:
         step_call = build_step_call(catalog, inputs, work, work.effect, key, context)
     except IntegrityError as error:

@@ -39,6 +39,7 @@ from pilothouse_engine.facts import (
     ApprovalAnswered,
     AttemptStarted,
     CallFinished,
+    ChildRequested,
     Fact,
     Facts,
     LimitsLanded,
@@ -78,7 +79,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-URGENT = frozenset({ModeAnswered, SteerAnswered, ApprovalAnswered, LimitsLanded, ParkBegan, ParkReleased, ParkEnded})
+URGENT = frozenset(
+    {
+        ModeAnswered,
+        SteerAnswered,
+        ApprovalAnswered,
+        LimitsLanded,
+        ChildRequested,
+        ParkBegan,
+        ParkReleased,
+        ParkEnded,
+    }
+)
 """Facts that somebody waits for: published at once."""
 
 SOON = frozenset({AttemptStarted, StepEntered})

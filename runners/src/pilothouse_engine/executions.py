@@ -57,19 +57,10 @@ def build_tool_execution(
     arguments: dict[str, Any],
 ) -> Execution:
     """Return a tool call that has passed its gates; raises IntegrityError."""
-    visit = state.visit
+    visit, tool = state.visit, planned.tool
     assert visit is not None
-    tool, asked = planned.tool, call.asked
-    key, executed = "", asked.digest
-    if call.edited is not None:
-        executed = digest(arguments)
-    if planned.effect != "ReadOnly":  # a call that changes nothing needs no key, and none is sent
-        executed = digest(arguments)
-        index = int(asked.id.split("-")[1])
-        key = idempotency_key(catalog, visit, state.turn, index, tool.name, executed)
-    started = CallStarted(
-        inputs.now, asked.id, tool.name, planned.effect, key, executed, inputs.attempt, call.is_approved
-    )
+    started = build_tool_start(catalog, state, inputs, call, planned, arguments)
+    key = started.key
     if planned.work is None:
         gate = catalog.gates(visit.step).tools
         part = part_of if gate is None else gate.part
@@ -86,6 +77,22 @@ def build_tool_execution(
         writes_context=tool.writes_context,
         arguments=arguments,
     )
+
+
+def build_tool_start(
+    catalog: Catalog, state: RunState, inputs: Inputs, call: Call, planned: PlannedTool, arguments: dict[str, Any]
+) -> CallStarted:
+    """Return the start of a tool call with its key."""
+    tool, asked = planned.tool, call.asked
+    key, executed = "", asked.digest
+    if call.edited is not None:
+        executed = digest(arguments)
+    if planned.effect != "ReadOnly":  # a call that changes nothing needs no key, and none is sent
+        assert state.visit is not None
+        executed = digest(arguments)
+        index = int(asked.id.split("-")[1])
+        key = idempotency_key(catalog, state.visit, state.turn, index, tool.name, executed)
+    return CallStarted(inputs.now, asked.id, tool.name, planned.effect, key, executed, inputs.attempt, call.is_approved)
 
 
 def build_step_call(

@@ -365,6 +365,44 @@ class CallStarted:
 
 
 @value
+class ChildRequested:
+    """Another run is asked for, to do a call: a delegate that is waited for, or a task in the background.
+
+    `ref_kind` is Agent or Workflow. What is held of the run's budgets for it (tokens, nano-dollars) is None where the
+    run has no such budget.
+    """
+
+    at: float
+    call: str
+    turn: int
+    ref_kind: str
+    ref_name: str
+    input: Mapping[str, Any]
+    is_background: bool = False
+    hold_tokens: int | None = None
+    hold_cost: int | None = None
+
+
+@value
+class ChildDelivered:
+    """A child has ended and its end was read; what it took settles its hold (`cost` None: nobody knows).
+
+    `content` is the result in full. Of a task in the background `note` is the user message that says so: there is no
+    other fact between the end and the note, so that a crash cannot tell it twice or never.
+    """
+
+    at: float
+    call: str
+    turn: int
+    signal: str
+    input: int
+    output: int
+    cost: int | None
+    content: str = ""
+    note: str = ""
+
+
+@value
 class CallFinished:
     """A call has its one result.
 
@@ -425,7 +463,7 @@ class JudgeAnswered:
 
 @value
 class TextJudged:
-    """A gate has decided on a text: the user text (`id` is empty), a result (its call's), an answer (`r` and its turn).
+    """A gate has decided on a text: the user text (`id` is empty), a result (its id), an answer (`r` and its turn).
 
     `text`, where it is set, goes on instead, and `writes` instead of the call's. `check` names the check that refused,
     or those that did something; `notes` and `reason` hold nothing of the text.
@@ -524,6 +562,8 @@ Fact = (
     | NoteAdded
     | PolicyJudged
     | CallStarted
+    | ChildRequested
+    | ChildDelivered
     | CallFinished
     | JudgeStarted
     | JudgeAnswered

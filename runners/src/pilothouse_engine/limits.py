@@ -36,8 +36,8 @@ class Limits:
         """Return what may still be spent: the tighter remainder of the run's and the visit's budgets binds."""
         if self.is_unbounded:
             return _UNBOUNDED
-        tokens = _tighter((self.run_tokens, run.used), (self.visit_tokens, visit.used))
-        cost = _tighter((self.run_cost, run.cost), (self.visit_cost, visit.cost))
+        tokens = _tighter((self.run_tokens, run.bound), (self.visit_tokens, visit.bound))
+        cost = _tighter((self.run_cost, run.bound_cost), (self.visit_cost, visit.bound_cost))
         is_unpriced = (run.is_unpriced and self.run_cost is not None) or (
             visit.is_unpriced and self.visit_cost is not None
         )

@@ -52,6 +52,10 @@ def plan_parked(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         from pilothouse_engine.approvals import plan_awaiting  # masks and detectors, for runs that need them
 
         return plan_awaiting(catalog, state, inputs, park)
+    if park.reason == "AwaitingChild":
+        from pilothouse_engine.children import plan_awaiting_child
+
+        return plan_awaiting_child(catalog, state, inputs, park)
     if park.reason != "Paused":
         if inputs.failure is None:
             return Commit((ParkEnded(inputs.now, park.reason),))

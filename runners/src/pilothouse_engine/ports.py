@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.values import value
 
@@ -431,6 +431,9 @@ class Directives:
     """What people ask of the run now, and what it has said of itself.
 
     `snapshot` is the published `status.run`, raw: an attempt compares its `journalLength` with the journal's.
+    `children` are the children of the run that are known, by the id of the call that each does. They stand in the
+    run's own object, because its one watch then wakes the run at a child's end, and its token needs no right to look
+    at other runs.
     """
 
     uid: str
@@ -439,6 +442,7 @@ class Directives:
     limits: RunLimits | None = None
     deleting: bool = False
     snapshot: Mapping[str, Any] | None = None
+    children: Mapping[str, ChildReport] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ from pydantic import ValidationError
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.v1alpha1.agentrun import (
+    ChildHold,
+    ChildRef,
+    ChildRequest,
     ControlAnswer,
     CostReport,
     Effects,
@@ -29,7 +32,7 @@ from pilothouse_engine.limits import Limits
 from pilothouse_engine.parks import iso, parked_report
 from pilothouse_engine.results import compact
 from pilothouse_engine.routes import Next, route
-from pilothouse_engine.state import Answer, Report, RunState, Visit
+from pilothouse_engine.state import Answer, Child, Report, RunState, Visit
 
 MAX_PARTIAL_BYTES = 2048
 MAX_MASKED_CHARS = 16_384
@@ -37,6 +40,7 @@ MAX_MASKED_CHARS = 16_384
 MAX_STEPS = 40
 MAX_ANSWERS = 64
 MAX_UNKNOWN = 64
+MAX_ENDED_CHILDREN = 8
 MAX_ERROR_CHARS = 1000
 
 
@@ -64,6 +68,7 @@ def build_snapshot(catalog: Catalog, state: RunState, inputs: Inputs) -> Snapsho
         "parked": parked_report(state.park, is_released=state.is_released) if state.park else None,
         "pending_approvals": _pending(visit),
         "effects": _effects(state),
+        "children": [_child_request(child) for child in _shown_children(state)] if state.children else [],
         "trace": [dict(frame) for frame in state.trace],
     }
     if visit is not None and visit.is_agent:
@@ -137,7 +142,7 @@ def _tokens(state: RunState, limits: Limits) -> TokenReport:
 
 
 def _account(account: Account, budget: int | None) -> TokenReport:
-    held = account.held.input + account.held.output if account.held else 0
+    held = account.lent_tokens + (account.held.input + account.held.output if account.held else 0)
     return TokenReport(used=account.used, input=account.input, output=account.output, held=held, budget=budget)
 
 
@@ -200,6 +205,28 @@ def _pending(visit: Visit | None) -> list[PendingApproval]:
             expires_at=iso(approval.expires_at),
         )
     ]
+
+
+def _shown_children(state: RunState) -> list[Child]:
+    """Return the children that are wanted or must be aborted, and the newest of the others."""
+    ended = [child for child in state.children.values() if child.state == "Delivered"]
+    return [child for child in state.children.values() if child.state != "Delivered"] + ended[-MAX_ENDED_CHILDREN:]
+
+
+def _child_request(child: Child) -> ChildRequest:
+    request = child.request
+    held: dict[str, Any] = {}
+    if request.hold_tokens is not None:
+        held["tokens"] = request.hold_tokens
+    if request.hold_cost is not None:
+        held["cost_usd"] = dollars(request.hold_cost)
+    return ChildRequest(
+        call_id=request.call,
+        ref=ChildRef(kind=request.ref_kind, name=request.ref_name),
+        input=dict(request.input) if child.is_open else {},
+        hold=ChildHold(**held),
+        state=child.state,
+    )
 
 
 def _effects(state: RunState) -> Effects:
@@ -272,6 +299,7 @@ _SHRINKS: tuple[_Shrink, ...] = (
     lambda s: {"control": s.control.model_copy(update={"steer": _newest(s.control.steer), "approvals": {}})},
     lambda s: {"effects": Effects(settled=s.effects.settled, unknown=s.effects.unknown[:MAX_UNKNOWN])},
     lambda s: {"steps": s.steps[-1:]},
+    lambda s: {"children": [child for child in s.children if child.state != "Delivered"]},
     lambda s: {"exit": s.exit and s.exit.model_copy(update={"partial": None})},
     lambda s: {"result": fit_result(s.result, 0)},
     lambda s: {"effects": Effects(settled=s.effects.settled, unknown=s.effects.unknown[:8])},

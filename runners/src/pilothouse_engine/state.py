@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pilothouse_api.v1alpha1.agentrun import RunLimits
-from pilothouse_engine.account import Account, Hold
+from pilothouse_engine.account import Account, Charge, Hold
 from pilothouse_engine.facts import (
     TOOLS_OFF,
     ApprovalAnswered,
@@ -21,6 +21,8 @@ from pilothouse_engine.facts import (
     CallCode,
     CallFinished,
     CallStarted,
+    ChildDelivered,
+    ChildRequested,
     Fact,
     JudgeAnswered,
     JudgeStarted,
@@ -126,6 +128,7 @@ class Visit:
     judged_answer: TextJudged | None = None
     violation: TextJudged | None = None
     judge: JudgeStarted | None = None
+    judged_tasks: dict[str, TextJudged] = field(default_factory=dict)
     judge_answers: dict[tuple[str, str], list[JudgeAnswered]] = field(default_factory=dict)
 
     messages: list[Message] = field(default_factory=list)
@@ -213,6 +216,23 @@ class Report:
     finished_at: float | None = None
 
 
+ChildState = Literal["Awaited", "Background", "Delivered", "Abandoned"]
+
+
+@dataclass(slots=True)
+class Child:
+    """A run that was asked for. `visit` is the number of the visit that asked; its end gives nobody the result."""
+
+    request: ChildRequested
+    visit: int
+    state: ChildState
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its end is still waited for."""
+        return self.state in ("Awaited", "Background")
+
+
 @dataclass(frozen=True, slots=True)
 class OpenEffect:
     """A call of which nobody knows what it did."""
@@ -257,6 +277,9 @@ class RunState:
     identical_calls: int = 0
     effects_settled: int = 0
     effects_unknown: list[OpenEffect] = field(default_factory=list)
+    children: dict[str, Child] = field(default_factory=dict)
+    tasks: dict[str, Child] = field(default_factory=dict)
+    """Children in the background whose end was not read yet."""
 
     mode: str = "Run"
     mode_answer: Answer = Answer("Landed", 0, 0.0)
@@ -369,6 +392,7 @@ def _close_turn(state: RunState) -> None:
 def _step_finished(state: RunState, fact: StepFinished) -> None:
     visit = _visit(state)
     _forfeit(state, visit)
+    _abandon_tasks(state)
     report = state.reports[-1]
     report.signal, report.finished_at = fact.signal, fact.at
     report.iterations, report.tokens = visit.replies, visit.account.used
@@ -398,6 +422,7 @@ def _write(state: RunState, writes: Mapping[str, Any]) -> None:
 def _run_ended(state: RunState, fact: RunEnded) -> None:
     if state.visit is not None:
         _forfeit(state, state.visit)
+    _abandon_tasks(state)
     state.ended = fact
     state.park = None
     state.last_progress_at = fact.at
@@ -645,6 +670,9 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
     call.finished = fact
     if call is visit.waiting:
         visit.waiting = None
+    child = state.children.get(fact.id)
+    if child is not None and child.state == "Awaited":
+        _abandon(state, child)
     if call.started is not None:
         _settle_effect(state, call, fact)
     if fact.engine_writes:
@@ -767,8 +795,10 @@ def _text_judged(state: RunState, fact: TextJudged) -> None:
             _replace_user_text(visit, fact.text)
     elif fact.gate == "output":
         visit.judged_answer = fact
-    else:
+    elif fact.id in visit.call_ids:
         _result_judged(state, visit, fact)
+    else:
+        visit.judged_tasks[fact.id] = fact
 
 
 def _replace_user_text(visit: Visit, text: str) -> None:
@@ -791,6 +821,57 @@ def _result_judged(state: RunState, visit: Visit, fact: TextJudged) -> None:
     _show_results(state, visit)
 
 
+# ---------------------------------------------------------------- children
+
+
+def _child_requested(state: RunState, fact: ChildRequested) -> None:
+    visit = _visit(state)
+    child = Child(fact, visit.number, "Background" if fact.is_background else "Awaited")
+    state.children[fact.call] = child
+    if fact.is_background:
+        state.tasks[fact.call] = child
+    for account in (state.account, visit.account):
+        account.lend(fact.hold_tokens, fact.hold_cost)
+
+
+def _child_delivered(state: RunState, fact: ChildDelivered) -> None:
+    child = state.children[fact.call]
+    child.state = "Delivered"
+    state.tasks.pop(fact.call, None)
+    _settle_child(state, child, Charge(fact.input, fact.output, fact.cost, counted=False))
+    state.last_progress_at = fact.at
+    if fact.note:
+        visit = _visit(state)
+        _open_turn(state, fact.turn)
+        visit.results[task_result_id(fact.call)] = fact.content
+        visit.add(Message("user", fact.note))
+
+
+def task_result_id(call: str) -> str:
+    """Return the id by which the result of a task is read and judged; the call's own is that of its start."""
+    return f"{call}-end"
+
+
+def _settle_child(state: RunState, child: Child, taken: Charge) -> None:
+    request, visit = child.request, state.visit
+    state.account.take_back(request.hold_tokens, request.hold_cost, taken)
+    if visit is not None and visit.number == child.visit:
+        visit.account.take_back(request.hold_tokens, request.hold_cost, taken)
+
+
+def _abandon(state: RunState, child: Child) -> None:
+    """Wait for a child no more: it is aborted, and since nobody will know what it took, its hold is charged whole."""
+    child.state = "Abandoned"
+    state.tasks.pop(child.request.call, None)
+    _settle_child(state, child, Charge(child.request.hold_tokens or 0, 0, child.request.hold_cost, counted=False))
+
+
+def _abandon_tasks(state: RunState) -> None:
+    for child in list(state.tasks.values()):
+        _abandon(state, child)
+        state.effects_unknown.append(OpenEffect(child.request.call, child.request.ref_name, child.request.at))
+
+
 _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     RunStarted: _run_started,
     AttemptStarted: _attempt_started,
@@ -809,6 +890,8 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     NoteAdded: _note_added,
     PolicyJudged: _policy_judged,
     CallStarted: _call_started,
+    ChildRequested: _child_requested,
+    ChildDelivered: _child_delivered,
     CallFinished: _call_finished,
     JudgeStarted: _judge_started,
     JudgeAnswered: _judge_answered,

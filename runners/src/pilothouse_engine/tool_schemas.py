@@ -1,7 +1,7 @@
 """Tools as they are offered to the model, and the arguments that it sends (engine.md §3 "Schemas", step 7)."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -17,6 +17,11 @@ from pilothouse_engine.strict_json import JsonError, parse_json, path_text, prin
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
+
+_TASK_CLAUSE = (
+    "Starts this in the background and returns the id of the task at once; a message brings its result before a later"
+    " turn. A task that is under way when you give your final answer is aborted."
+)
 
 MAX_ARGUMENTS_CHARS = 262_144
 MAX_ERRORS_SHOWN = 4
@@ -48,10 +53,14 @@ class InvalidArguments:
 def build_tool_specs(plan: Plan, agent: AgentSpec) -> tuple[ToolSpec, ...]:
     """Return the tools that are offered to the model, in the order of the agent's list.
 
-    Tools of MCP servers are not among them: they are known once the servers were asked (`mcp_tools`). Raises
-    ValueError for a delegate: validation refuses those until they are built, and tools are never made up.
+    Tools of MCP servers are not among them: they are known once the servers were asked (`mcp_tools`).
     """
-    return tuple(_spec_of(plan, tool) for tool in agent.tools if tool.mcp is None)
+    return tuple(spec for tool in agent.tools if tool.mcp is None for spec in _specs_of(plan, tool))
+
+
+def task_name(tool: str) -> str:
+    """Return the name of the engine's tool that starts a delegate in the background."""
+    return f"start_{tool}_task"
 
 
 def check_arguments(plan: Plan, tool: Tool, arguments_text: str) -> Arguments | InvalidArguments:
@@ -83,19 +92,13 @@ def check_arguments(plan: Plan, tool: Tool, arguments_text: str) -> Arguments | 
 # ---------------------------------------------------------------- the offer
 
 
-def _spec_of(plan: Plan, tool: Tool) -> ToolSpec:
-    step = _work_of(plan, tool)
+def _specs_of(plan: Plan, tool: Tool) -> Iterator[ToolSpec]:
+    step = tool.inline_step or (plan.step(tool.step) if tool.step is not None else None)
     description = tool.description or (step.description if isinstance(step, Step) else None) or ""
     parameters = _derive(plan, step) if tool.parameters is None else _as_object(close_schema(tool.parameters))
-    return ToolSpec(name=tool.name, description=description, parameters=parameters)
-
-
-def _work_of(plan: Plan, tool: Tool) -> Step | InlineStep:
-    if tool.inline_step is not None:
-        return tool.inline_step
-    if tool.step is not None:
-        return plan.step(tool.step)
-    raise ValueError(f"tool {tool.name} is neither a step nor an inlineStep; other tools are not supported yet")
+    yield ToolSpec(name=tool.name, description=description, parameters=parameters)
+    if tool.background and tool.agent_ref is not None:
+        yield ToolSpec(task_name(tool.name), f"{_TASK_CLAUSE} {description}", parameters)
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +106,9 @@ def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
     return schema if "type" in schema else {"type": "object", **schema}
 
 
-def _derive(plan: Plan, step: Step | InlineStep) -> dict[str, Any]:
+def _derive(plan: Plan, step: Step | InlineStep | None) -> dict[str, Any]:
+    if step is None:
+        return {"type": "object", "properties": {}, "additionalProperties": True}
     if step.api_call is not None:
         return _derive_from_templates(step.api_call, _known_keys(plan))
     if step.mcp is not None:

@@ -139,6 +139,11 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     if action is not None:
         return action
     limits = catalog.limits(visit.step, state.limits)
+    if state.tasks:
+        from pilothouse_engine.children import plan_deliveries
+
+        if (delivering := plan_deliveries(catalog, state, inputs, limits)) is not None:
+            return delivering
     spent = limits.remaining(state.account, visit.account).spent()
     if spent is not None:
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", spent)

@@ -295,3 +295,27 @@ async def test_a_role_without_rights_is_forbidden_and_says_what_is_missing(
     await store.wait(0.5)
     assert 0.05 < time.monotonic() - began < 1.5
     await store.aclose()
+
+
+async def test_the_end_of_a_child_is_read_and_wakes_a_waiting_run(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    child = {"callId": "t1-0-9f2c11ab", "name": "r1-t1-0-9f2c11ab"}
+    administrator.set_status(run.name, children=[child])
+    store = open_store(run)
+    first = await store.read()
+    assert isinstance(first, Directives)
+    assert first.children["t1-0-9f2c11ab"].exit is None
+
+    waiting = asyncio.create_task(store.wait(30))
+    exit_ = {"signal": "resolved", "reason": "Complete", "message": "it ended"}
+    ended = child | {"exit": exit_, "result": {"n": 1}, "inputTokens": 5, "outputTokens": 2, "costUSD": "0.1"}
+    administrator.set_status(run.name, children=[ended])
+    await asyncio.wait_for(waiting, 10)
+    second = await store.read()
+    assert isinstance(second, Directives)
+    report = second.children["t1-0-9f2c11ab"]
+    assert report.exit is not None
+    assert (report.exit.signal, report.result, report.cost_usd) == ("resolved", {"n": 1}, "0.1")
+    await store.aclose()

@@ -68,3 +68,20 @@ def test_an_answer_without_a_digest_answers_every_decision() -> None:
     answers = snapshot("AwaitingApproval", answers={CALL: {"state": "Expired"}}).control.approvals
     assert is_answered(decision, answers[CALL])
     assert not is_answered(decision, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "ended", "want"),
+    [
+        ("Awaited", [], False),
+        ("Awaited", ["t2-0-00000000"], False),
+        ("Awaited", [CALL], True),
+        ("Background", [CALL], False),
+        ("Delivered", [CALL], False),
+        ("Abandoned", [CALL], False),
+    ],
+)
+def test_a_run_wakes_at_the_end_of_the_child_that_it_waits_for(state: str, ended: list[str], want: bool) -> None:
+    child = {"callId": CALL, "ref": {"kind": "Agent", "name": "a"}, "state": state}
+    seen = snapshot("AwaitingChild", wake=None).to_raw() | {"children": [child]}
+    assert wake_due(Snapshot.model_validate(seen), Control(), NOW, ended) is want

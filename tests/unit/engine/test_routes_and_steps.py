@@ -156,7 +156,6 @@ async def test_values_that_would_grow_the_context_past_its_cap_become_pointers()
     "fields",
     [
         {"tools": [function_tool("lookup", background=True)]},
-        {"tools": [{"name": "other", "description": "x", "agentRef": {"name": "a"}}]},
     ],
 )
 async def test_what_is_not_built_yet_is_never_ignored(fields: dict[str, Any]) -> None:

@@ -290,6 +290,39 @@ class PendingApproval(StatusModel):
     """Until when."""
 
 
+class ChildRef(StatusModel):
+    """What a child runs."""
+
+    kind: str
+    """Agent or Workflow."""
+    name: str
+    """Its name."""
+
+
+class ChildHold(StatusModel):
+    """What of the parent's budgets a child may use; absent where the parent has no such budget."""
+
+    tokens: int | None = None
+    """Tokens."""
+    cost_usd: Annotated[str | None, Field(alias="costUSD")] = None
+    """Money, US dollars."""
+
+
+class ChildRequest(StatusModel):
+    """A child that was asked for: a delegate that the run waits for, or a task in the background."""
+
+    call_id: str
+    """The engine's id of the call; the child is named after it."""
+    ref: ChildRef
+    """What it runs."""
+    input: JsonObject = {}
+    """Its input, 8 KiB at most; left out once the child has ended."""
+    hold: ChildHold = Field(default_factory=ChildHold)
+    """Its budgets."""
+    state: str
+    """Awaited and Background: it is wanted. Delivered: its end was read. Abandoned: it must be aborted."""
+
+
 class UnknownEffect(StatusModel):
     """A call that started and of which nobody knows whether it was done."""
 
@@ -375,7 +408,7 @@ class Snapshot(StatusModel):
     """What it waits for."""
     pending_approvals: list[PendingApproval] = []
     """Calls that wait for a person."""
-    children: list[JsonObject] = []
+    children: list[ChildRequest] = []
     """Children that were asked for."""
     effects: Effects = Field(default_factory=Effects)
     """Effects."""
@@ -442,6 +475,25 @@ class Supervision(StatusModel):
     """Newest interventions."""
 
 
+class ChildReport(StatusModel):
+    """A child as the operator sees it; the runner reads it once `exit` is set."""
+
+    call_id: Annotated[str, Field(max_length=63)]
+    """The call that it does."""
+    name: Annotated[str, Field(max_length=63)] | None = None
+    """Its AgentRun, once there is one."""
+    exit: ExitReport | None = None
+    """How it ended, or why it was not made."""
+    result: JsonObject | None = None
+    """Its result, or a reference to it."""
+    input_tokens: int | None = None
+    """Tokens of input that it took; absent: nobody knows, and its whole hold is charged."""
+    output_tokens: int | None = None
+    """Tokens of output."""
+    cost_usd: Annotated[str | None, Field(max_length=32, alias="costUSD")] = None
+    """Money."""
+
+
 class AgentRunStatus(StatusModel):
     """What operator and runner report; each field has one writer."""
 
@@ -469,5 +521,7 @@ class AgentRunStatus(StatusModel):
     """The result, or a reference to it (operator)."""
     supervision: Supervision | None = None
     """What supervision did (operator)."""
+    children: Annotated[list[ChildReport], Field(max_length=64)] = []
+    """Children of the run (operator)."""
     run: JsonObject | None = None
     """The snapshot (runner only); see `Snapshot`."""

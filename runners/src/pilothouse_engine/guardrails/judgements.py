@@ -47,6 +47,17 @@ def judge_result(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | 
     return _judge(state, inputs, judging)
 
 
+def judge_task(
+    catalog: Catalog, state: RunState, inputs: Inputs, result_id: str, text: str, cut_at: int
+) -> Action | None:
+    """Have what a task in the background gave judged before the note that brings it."""
+    visit = _visit(state)
+    gate = catalog.gates(visit.step).tools
+    if gate is None or result_id in visit.judged_tasks:
+        return None
+    return _judge(state, inputs, JudgeText("tools", result_id, gate, text, cut_at))
+
+
 def judge_answer_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     """Have an answer judged before its outcome is, and before anything of it is merged."""
     visit = _visit(state)

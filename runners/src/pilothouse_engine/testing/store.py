@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Clock, Directives, StoreFailure
 
 
@@ -44,6 +44,11 @@ class MemoryRunStore:
         """Patch `spec.limits`."""
         old = self.directives.limits.to_raw() if self.directives.limits else {}
         self._set(limits=RunLimits.model_validate({**old, **fields}))
+
+    def set_child(self, call_id: str, **report: Any) -> None:
+        """Report on a child, as the operator would."""
+        children = {**self.directives.children, call_id: ChildReport.model_validate({"callId": call_id, **report})}
+        self._set(children=children)
 
     def set_deleting(self) -> None:
         """Begin the deletion of the run."""

@@ -14,7 +14,7 @@ import httpcore
 from pydantic import ValidationError
 
 from pilothouse_api import names
-from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure
 from pilothouse_runner.adapters.api_server import ApiConnection, ApiServer, read_body, retry_after
 from pilothouse_runner.adapters.connections import HTTP_ERRORS, Reply
@@ -268,12 +268,12 @@ def _fingerprint(body: Mapping[str, Any]) -> tuple[Any, ...]:
         metadata.get("generation"),
         metadata.get("deletionTimestamp"),
         status.get("attempt"),
-        json.dumps(status.get("supervision"), sort_keys=True),
+        json.dumps([status.get("supervision"), status.get("children")], sort_keys=True),
     )
 
 
 def _directives(body: Mapping[str, Any]) -> Directives | StoreFailure:
-    metadata, spec = _metadata(body), body.get("spec") or {}
+    metadata, spec, status = _metadata(body), body.get("spec") or {}, body.get("status") or {}
     try:
         return Directives(
             uid=str(metadata["uid"]),
@@ -281,7 +281,9 @@ def _directives(body: Mapping[str, Any]) -> Directives | StoreFailure:
             control=Control.model_validate(spec["control"]) if spec.get("control") is not None else None,
             limits=RunLimits.model_validate(spec["limits"]) if spec.get("limits") is not None else None,
             deleting=metadata.get("deletionTimestamp") is not None,
-            snapshot=(body.get("status") or {}).get("run"),
+            snapshot=status.get("run"),
+            children={raw["callId"]: ChildReport.model_validate(raw) for raw in status.get("children") or ()},
         )
     except (ValidationError, KeyError, ValueError) as error:
-        return StoreFailure("Refused", f"spec.control or spec.limits cannot be understood: {error}"[:500])
+        what = f"spec.control, spec.limits or status.children cannot be understood: {error}"
+        return StoreFailure("Refused", what[:500])
