@@ -137,6 +137,7 @@ def check_exits(stage: Stage, facts: list[Fact]) -> None:
     steps = {step.id: step for step in stage.plan.spec.steps}
     names = [fact.step for fact in facts if isinstance(fact, StepEntered)]
     for name, fact in zip(names, [fact for fact in facts if isinstance(fact, StepFinished)], strict=False):
+        assert fact.error_type is None or fact.error_message, "what went wrong is said"
         if steps[name].kind == "Agent":
             own = stage.plan.agent_of(steps[name]).outcome.enum
             assert fact.signal in RESERVED_EXITS | set(own if own is not None else [DEFAULT])

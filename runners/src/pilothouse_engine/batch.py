@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from pilothouse_api.plan import IntegrityError
-from pilothouse_api.signals import ABORTED, BUDGET_EXCEEDED, ERROR, MAX_ITERATIONS, UNRECOVERABLE
+from pilothouse_api.signals import BUDGET_EXCEEDED, ERROR, MAX_ITERATIONS, UNRECOVERABLE
 from pilothouse_engine.actions import Action, AskPolicy, Commit, Execute, Execution, Inputs
 from pilothouse_engine.catalog import Catalog, PlannedStep, PlannedTool
 from pilothouse_engine.control import check_control, plan_interruption
-from pilothouse_engine.endings import plan_exit, unknown_effect, unresolved
+from pilothouse_engine.endings import plan_aborted, plan_exit, unknown_effect, unresolved
 from pilothouse_engine.executions import build_tool_execution
 from pilothouse_engine.facts import CallCode, CallFinished, Cause, Facts
 from pilothouse_engine.limits import Limits
@@ -140,7 +140,7 @@ def check_loop(gate: GateInput, allowed: Allow) -> Verdict:
         return allowed
     return Answer(
         "tool_call_loop_guard",
-        f"this is the same call for the {seen + 1}th time and was not run: change the tool, change the arguments,"
+        f"this same call was made {seen} times already and was not run again: change the tool, change the arguments,"
         " or answer",
     )
 
@@ -272,7 +272,7 @@ def _plan_closing(state: RunState, inputs: Inputs, planned: PlannedStep, limits:
     if visit.fatal is not None:
         return Commit(plan_exit(state, now, ERROR, visit.fatal.fatal, visit.fatal.message))
     if state.abort is not None:
-        return Commit(plan_exit(state, now, ABORTED, state.abort.cause or "Aborted", "the run was aborted"))
+        return Commit(plan_aborted(state, now))
     if state.mode == "Finish":  # with every result there, only their gate is waited for
         facts = unresolved(visit.calls, now, "the run was asked to finish")
         return Commit(facts) if facts else None

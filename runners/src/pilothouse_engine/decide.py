@@ -11,7 +11,15 @@ from pilothouse_api.signals import ABORTED, ERROR
 from pilothouse_engine.actions import Action, Commit, Execute, Execution, Finish, Inputs, ReadControl
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_checkpoint, plan_interruption, plan_last_answers
-from pilothouse_engine.endings import build_end, plan_end, plan_exit, plan_failure, unknown_effect
+from pilothouse_engine.endings import (
+    abort_message,
+    plan_aborted,
+    plan_end,
+    plan_exit,
+    plan_failure,
+    plan_settled,
+    unknown_effect,
+)
 from pilothouse_engine.executions import build_step_call, call_id, idempotency_key
 from pilothouse_engine.facts import (
     AttemptStarted,
@@ -122,17 +130,18 @@ def settle_run(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | No
         return ReadControl()
     signal = ABORTED if inputs.settle == "Aborted" else ERROR
     facts: list[Fact] = []
+    abort = state.abort
     control = inputs.directives.control if inputs.directives is not None else None
-    if signal == ABORTED and state.abort is None and control is not None and control.mode == "Abort":
-        facts.append(ModeAnswered(inputs.now, state.turn, "Abort", "Landed", control.reason, control.by))
+    if signal == ABORTED and abort is None and control is not None and control.mode == "Abort":
+        abort = ModeAnswered(inputs.now, state.turn, "Abort", "Landed", control.reason, control.by)
+        facts.append(abort)
     facts += [a for a in plan_last_answers(state, inputs) if not (isinstance(a, ModeAnswered) and a.mode == "Abort")]
     message = f"closed by a settling attempt: {inputs.settle}"
+    if abort is not None:
+        message = f"{abort_message(abort)}; {message}"
     if inputs.is_journal_lost:
         message += "; the journal was lost, so nobody knows what open calls did"
-    if state.visit is not None:
-        facts += plan_exit(state, inputs.now, signal, inputs.settle, message)
-    facts.append(build_end(state, inputs.now, EndRun(inputs.settle, message), signal))
-    return Commit(tuple(facts))
+    return Commit((*facts, *plan_settled(state, inputs.now, inputs.settle, signal, message)))
 
 
 def enforce_deadline(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
@@ -258,7 +267,7 @@ def _plan_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: V
 def plan_end_of_visit(state: RunState, inputs: Inputs) -> Action:
     """End a step of the graph that was entered and is not run any more, because the run was aborted."""
     assert state.abort is not None
-    return Commit(plan_exit(state, inputs.now, ABORTED, state.abort.cause or "Aborted", state.abort.reason or ""))
+    return Commit(plan_aborted(state, inputs.now))
 
 
 def _run_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: Visit, *, is_gated: bool) -> Action:

@@ -1,6 +1,7 @@
 """How a step ends, and how the run ends: the facts of each, in one place."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pilothouse_api.signals import ABORTED, ERROR
@@ -49,6 +50,12 @@ def plan_exit(
     return (*unresolved(visit.calls, now, reason), finished)
 
 
+def plan_aborted(state: RunState, now: float) -> Facts:
+    """Return the facts that end the visit under way because the run was aborted."""
+    assert state.abort is not None
+    return plan_exit(state, now, ABORTED, state.abort.cause or ABORTED_REASON, abort_message(state.abort))
+
+
 def unresolved(calls: list[Call], now: float, reason: str) -> tuple[CallFinished, ...]:
     """Return the results of calls that were not run, or whose end nobody knows."""
     return tuple(_unresolved(call, now, reason) for call in calls if call.finished is None)
@@ -95,14 +102,15 @@ def build_end(state: RunState, now: float, end: EndRun, signal: str | None = Non
     said = signal or (last.signal if last is not None else ERROR)
     if state.abort is not None:
         cause = state.abort.cause or ABORTED_REASON
-        return _ended(state, now, ABORTED, cause, _abort_message(state.abort))
+        return _ended(state, now, ABORTED, cause, abort_message(state.abort))
     gave_no_answer = last is not None and last.error_type == FINISHED_WITHOUT_ANSWER
     if state.mode == "Finish" and (end.reason == COMPLETE or gave_no_answer):
         return _ended(state, now, said, FINISHED_EARLY, "")
     return _ended(state, now, said, end.reason, end.message)
 
 
-def _abort_message(abort: ModeAnswered) -> str:
+def abort_message(abort: ModeAnswered) -> str:
+    """Return when, by whom and why the run was aborted."""
     who = f" by {abort.by}" if abort.by else ""
     why = f": {abort.reason}" if abort.reason else ""
     return f"aborted at turn {abort.turn}{who}{why}"
@@ -113,7 +121,7 @@ def _ended(state: RunState, now: float, signal: str, reason: str, message: str) 
     error_type, error_message = (last.error_type, last.error_message) if last is not None else (None, "")
     if reason == COMPLETE:
         error_type, error_message = None, ""
-    elif error_message and message:
+    elif error_message and message and error_message != message:
         message = f"{message}; it said: {error_message}"
     result = state.result
     if result is None and state.last_step_was_agent:
@@ -129,6 +137,14 @@ def _ended(state: RunState, now: float, signal: str, reason: str, message: str) 
         state.turn_ending,
         result,
     )
+
+
+def plan_settled(state: RunState, now: float, cause: Cause, signal: str, message: str) -> Facts:
+    """Return the facts that close the run for a cause from outside, whatever is under way."""
+    facts = plan_exit(state, now, signal, cause, message) if state.visit is not None else ()
+    ended = build_end(state, now, EndRun(cause, message), signal)
+    partial = _partial(state) if state.visit is not None else ended.partial
+    return (*facts, replace(ended, error_type=cause, error_message=message, message=message, partial=partial))
 
 
 def plan_failure(state: RunState, inputs: Inputs, reason: Cause, message: str) -> Facts:

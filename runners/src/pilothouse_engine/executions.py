@@ -186,7 +186,7 @@ def finish_tool(
 
 def _timed_out(execution: Execution, now: float, seconds: float) -> CallFinished:
     started = execution.started
-    message = f"{started.tool} did not return within {execution.timeout:g} s"
+    message = f"{started.tool} did not return within {min(execution.timeout, seconds):g} s"
     return CallFinished(
         now,
         started.id,

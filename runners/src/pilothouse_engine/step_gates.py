@@ -10,7 +10,7 @@ from pilothouse_api.v1alpha1.steps import Approval
 from pilothouse_engine.actions import Action, Commit, Inputs
 from pilothouse_engine.approvals import denial_of, plan_request
 from pilothouse_engine.catalog import Catalog, Work
-from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
+from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_aborted, plan_exit
 from pilothouse_engine.executions import call_id
 from pilothouse_engine.facts import CallCode, CallFinished, PolicyJudged, StepFinished
 from pilothouse_engine.policies.gating import plan_verdict, question_of_call, say_denial
@@ -81,7 +81,7 @@ def _denied(inputs: Inputs, identity: str, code: CallCode, error_type: str, mess
 def plan_unanswered(state: RunState, inputs: Inputs) -> Commit:
     """End a step that would wait for a person although the run was asked to finish or to abort."""
     if state.abort is not None:
-        return Commit(plan_exit(state, inputs.now, ABORTED, state.abort.cause or "Aborted", state.abort.reason or ""))
+        return Commit(plan_aborted(state, inputs.now))
     message = "the run was asked to finish, and this step waits for a person"
     return Commit(plan_exit(state, inputs.now, ABORTED, FINISHED_WITHOUT_ANSWER, message))
 

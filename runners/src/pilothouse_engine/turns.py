@@ -26,7 +26,7 @@ from pilothouse_engine.batch import plan_batch
 from pilothouse_engine.catalog import Catalog, NotSupported, PlannedStep
 from pilothouse_engine.context import fit_writes
 from pilothouse_engine.control import plan_checkpoint, plan_interruption
-from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
+from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_aborted, plan_exit
 from pilothouse_engine.facts import (
     TOOLS_OFF,
     Cause,
@@ -131,7 +131,7 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     assert visit is not None
     planned = catalog.offer(visit)
     if state.abort is not None:
-        return _exit(state, inputs, ABORTED, state.abort.cause or "Aborted", state.abort.reason or "")
+        return Commit(plan_aborted(state, inputs.now))
     ended = _plan_recovery(planned, state, inputs)
     if ended is not None:
         return ended
@@ -312,7 +312,7 @@ def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
     assert visit is not None and visit.model is not None
     failure, model = visit.failure, visit.model
     if state.abort is not None:
-        return _exit(state, inputs, ABORTED, state.abort.cause or "Aborted", state.abort.reason or "")
+        return Commit(plan_aborted(state, inputs.now))
     if failure is not None and inputs.read_tick != state.tick:
         return ReadControl()
     landed = plan_interruption(state, inputs)

@@ -6,11 +6,11 @@ Judging a text is performed by `guardrails.judging`. Nothing of this package is 
 from collections.abc import Callable
 from dataclasses import replace
 
-from pilothouse_api.signals import ABORTED, GUARDRAIL_VIOLATION
+from pilothouse_api.signals import GUARDRAIL_VIOLATION
 from pilothouse_engine.actions import Action, Commit, Inputs, JudgeText
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
-from pilothouse_engine.endings import plan_exit
+from pilothouse_engine.endings import plan_aborted, plan_exit
 from pilothouse_engine.facts import Fact, RunEnded, StepFinished, TextJudged
 from pilothouse_engine.guardrails.gates import run_pure
 from pilothouse_engine.guardrails.verdicts import Passed
@@ -64,8 +64,7 @@ def judge_answer_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Acti
     gate = catalog.gates(visit.step).output
     assert gate is not None
     if state.abort is not None:
-        message = state.abort.reason or ""
-        return Commit(plan_exit(state, inputs.now, ABORTED, state.abort.cause or "Aborted", message))
+        return Commit(plan_aborted(state, inputs.now))
     return _judge(state, inputs, JudgeText("output", f"r{state.turn}", gate, visit.answer))
 
 
