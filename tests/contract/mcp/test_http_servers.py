@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.context import attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from pilothouse_api import __version__
 from pilothouse_api.names import audience_token_file
@@ -77,6 +79,20 @@ async def test_the_idempotency_key_travels_in_meta_and_as_a_header_of_the_call_a
             assert "idempotency-key" not in server.last("initialize").headers
             assert await mcp.call_tool(at(server.url), "meta", {}, None, 20.0, MIB) == McpResult("None")
             assert "idempotency-key" not in server.last("tools/call").headers
+
+
+async def test_the_current_span_travels_in_meta(a_client: MakeClient) -> None:
+    """The SDK does it, from the context that telemetry sets; without a span nothing is sent."""
+    span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
+    with sdk_http_server() as server:
+        async with a_client() as mcp:
+            await call(mcp, at(server.url), text="a")
+            assert "traceparent" not in server.last("tools/call").message["params"].get("_meta", {})
+            token = attach(set_span_in_context(span))
+            await call(mcp, at(server.url), text="a")
+            detach(token)
+            version, trace, parent, _ = server.last("tools/call").message["params"]["_meta"]["traceparent"].split("-")
+            assert (version, trace, int(parent, 16) != 0) == ("00", f"{0xABC:032x}", True)
 
 
 async def test_calls_run_beside_each_other_in_one_session(a_client: MakeClient) -> None:

@@ -19,6 +19,7 @@ from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, SecretUnavailable
 from pilothouse_engine.scripted import Entry, Raw, Script
 from pilothouse_runner.adapters.models.openai import MAX_REPLY_BYTES, OpenAIModel, chat_url, encode_body
+from pilothouse_runner.telemetry import TRACEPARENT
 from support.stub_models import stub_server
 
 pytestmark = pytest.mark.anyio
@@ -208,6 +209,17 @@ async def test_a_key_that_cannot_be_used_is_named_and_nothing_is_sent(secrets: A
     )
     result = await OpenAIModel(secrets).call(ModelRequest(endpoint, MESSAGES))
     assert result == ModelFailure("Authentication", want)
+
+
+async def test_a_request_says_which_span_it_belongs_to_where_there_is_one() -> None:
+    script = Script(turns=[Entry(text="a")], repeat="Last")
+    with stub_server(script) as server:
+        endpoint = ModelEndpoint.model_validate({"name": "openai/m", "apiBase": server.url})
+        await OpenAIModel(OneSecret(), {}).call(ModelRequest(endpoint, MESSAGES))
+        token = TRACEPARENT.set("00-abc-def-01")
+        await OpenAIModel(OneSecret(), {}).call(ModelRequest(endpoint, MESSAGES))
+        TRACEPARENT.reset(token)
+        assert [headers.get("traceparent") for headers in server.headers] == [None, "00-abc-def-01"]
 
 
 async def test_without_a_reference_the_environments_key_is_for_openai_alone() -> None:

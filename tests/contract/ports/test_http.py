@@ -17,6 +17,7 @@ from pilothouse_engine.ports import Http, HttpFailure, HttpRequest, HttpResponse
 from pilothouse_runner.adapters import http as http_module
 from pilothouse_runner.adapters.addresses import is_refused, parse_networks
 from pilothouse_runner.adapters.http import HttpxHttp
+from pilothouse_runner.telemetry import TRACEPARENT
 
 Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -103,6 +104,18 @@ async def test_the_request_arrives_as_it_was_asked_for(http: Http) -> None:
     for line in (*want_lines, "Content-Length: 5\r\n", "User-Agent: pilothouse/"):
         assert head.lower().count(line.lower().encode()) == 1, line
     assert bodies == [b"hello"]
+
+
+async def test_a_request_says_which_span_it_belongs_to_unless_its_author_says_it(http: Http) -> None:
+    async with serve(answer(with_body(b""))) as server:
+        await http.send(HttpRequest("GET", server.url()))
+        token = TRACEPARENT.set("00-abc-def-01")
+        await http.send(HttpRequest("GET", server.url()))
+        await http.send(HttpRequest("GET", server.url(), (("Traceparent", "mine"),)))
+        TRACEPARENT.reset(token)
+    said = [head.decode().lower().split("traceparent: ")[1:] for head in server.heads]
+    assert [len(found) for found in said] == [0, 1, 1]
+    assert [found[0].split("\r\n")[0] for found in said[1:]] == ["00-abc-def-01", "mine"]
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified", "404 Not Found", "500 Oops", "302 Found"])

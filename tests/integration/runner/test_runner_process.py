@@ -24,6 +24,8 @@ def test_a_run_publishes_its_turns_its_exit_and_its_log_and_exits_zero(
     assert snapshot["result"] == {"talk_result": "done"}
     assert snapshot["toolCalls"] == {"note": 3}
     assert [line["frame"]["turn"] for line in lines if line.get("frame", {}).get("kind") == "Iteration"] == [1, 2, 3, 4]
+    assert [line["turn"] for line in lines if line["event"] == "agent.turn"] == [1, 2, 3, 4]
+    assert [line["tool"] for line in lines if line["event"] == "agent.tool_call"] == ["note"] * 3
     assert {(line["run"], line["attempt"]) for line in lines} == {(pod.run.name, "1")}
     assert (lines[-1]["event"], lines[-1]["exitCode"]) == ("runner.exit", 0)
     assert "the run ended with default (Complete)" in lines[-1]["message"]
