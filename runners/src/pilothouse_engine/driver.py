@@ -189,7 +189,7 @@ class Driver:
         self._publisher.check()
         lost = self._publisher.lost
         if lost is not None:
-            raise _Ends(Lost("Gone" if lost.kind == "Gone" else "Fenced", lost.message))
+            raise _Ends(_lost(lost))
 
     async def _open(self) -> None:
         entries = await self._until_available(self._ports.journal.read)
@@ -284,19 +284,16 @@ class Driver:
         while True:
             try:
                 return await work()
-            except JournalUnavailable as unavailable:
-                if self._journal_lost_at is None:
-                    self._journal_lost_at = self._now()
-                message = str(unavailable)
-            await self._publish_journal_lost(released=False)
+            except JournalUnavailable:
+                since = self._journal_lost_at = self._journal_lost_at or self._now()
+            await self._publish_journal_lost(since, released=False)
             await self._alarms.bound(self._ports.clock.sleep(wait), None)
             self._check_lost()
             if self._stop.is_asked:
-                raise _Ends(await self._publish_journal_lost(released=True, message=message))
+                raise _Ends(await self._publish_journal_lost(since, released=True))
             wait = min(wait * 2, LONGEST_RETRY_SECONDS)
 
-    async def _publish_journal_lost(self, *, released: bool, message: str = "") -> Released:
-        since = self._journal_lost_at or self._now()
+    async def _publish_journal_lost(self, since: float, *, released: bool) -> Released:
         parked = Parked(reason="JournalLost", turn=self._state.turn, since=iso(since), released=released)
         snapshot = build_snapshot(self._catalog, self._state, self._inputs)
         snapshot = snapshot.model_copy(update={"parked": parked, "journal_length": self._flushed, "exit": None})
@@ -304,7 +301,7 @@ class Driver:
             # An attempt that has not fenced the others and looked yet has nothing to say.
             failure = await self._ports.store.publish(snapshot)
             if failure is not None and failure.kind in ("Gone", "Fenced"):
-                raise _Ends(Lost("Gone" if failure.kind == "Gone" else "Fenced", failure.message))
+                raise _Ends(_lost(failure))
         return Released(parked, snapshot)
 
     def _build_snapshot(self) -> Snapshot | None:
@@ -347,7 +344,7 @@ class Driver:
 
     def _note_failure(self, failure: StoreFailure) -> None:
         if failure.kind in ("Gone", "Fenced"):
-            raise _Ends(Lost("Gone" if failure.kind == "Gone" else "Fenced", failure.message))
+            raise _Ends(_lost(failure))
         self._inputs.failure = failure
 
     def _note_directives(self, directives: Directives) -> None:
@@ -516,6 +513,10 @@ class Driver:
                 return None
             await self._ports.clock.sleep(wait)
             wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+
+
+def _lost(failure: StoreFailure) -> Lost:
+    return Lost("Gone" if failure.kind == "Gone" else "Fenced", failure.message)
 
 
 def _journal_length(directives: Directives) -> int:

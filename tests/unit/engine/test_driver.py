@@ -1,0 +1,145 @@
+"""How an attempt ends, waits and publishes where its ports fail it (engine.md §8, §10)."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from pilothouse_engine.facts import AttemptStarted, ParkEnded
+from pilothouse_engine.ports import JournalUnavailable, StoreFailure
+from pilothouse_engine.run import Released
+from unit.engine.scenarios import Scenario, answer, call, calls, scenario
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(("kind", "want"), [("Gone", "Gone"), ("Fenced", "Fenced")])
+async def test_an_object_that_cannot_be_read_any_more_ends_the_attempt(kind: Any, want: str) -> None:
+    run = scenario([])
+    run.store.failures = [StoreFailure(kind, "it is somebody else's")]
+    end = await run.lose()
+    assert (end.reason, end.message) == (want, "it is somebody else's")
+    assert run.store.snapshots == []
+
+
+@pytest.mark.parametrize(("kind", "want"), [("Gone", "Gone"), ("Fenced", "Fenced")])
+async def test_an_object_that_cannot_be_written_any_more_ends_the_attempt(kind: Any, want: str) -> None:
+    run = scenario([answer("resolved")])
+    run.store.refusals = [StoreFailure(kind, "it is somebody else's")] * 9
+    end = await run.lose()
+    assert (end.reason, end.message) == (want, "it is somebody else's")
+
+
+@pytest.mark.parametrize(("kind", "want"), [("Gone", "Gone"), ("Fenced", "Fenced")])
+async def test_who_waits_for_the_journal_lets_go_when_the_object_is_not_its_own(kind: Any, want: str) -> None:
+    def fail(request: Any) -> Any:
+        run.journal.fail_next(*[JournalUnavailable("away")] * 99)
+        run.store.refusals = [StoreFailure(kind, "it is somebody else's")] * 99
+        return calls(call("lookup"))
+
+    run = scenario([fail])
+    end = await run.lose()
+    assert (end.reason, end.message) == (want, "it is somebody else's")
+
+
+async def test_who_waits_for_the_journal_goes_on_waiting_while_the_store_is_away_too() -> None:
+    def fail(request: Any) -> Any:
+        run.journal.fail_next(*[JournalUnavailable("away")] * 4)
+        run.store.refusals = [StoreFailure("Unavailable", "503")] * 2
+        return calls(call("lookup"))
+
+    run = scenario([fail, answer("resolved")])
+    assert (await run.finish()).exit.signal == "resolved"
+
+
+async def test_the_waits_for_the_journal_double_up_to_a_quarter_of_a_minute() -> None:
+    def fail(request: Any) -> Any:
+        run.journal.fail_next(*[JournalUnavailable("away")] * 8)
+        return answer("resolved")
+
+    run = scenario([fail])
+    await run.finish()
+    assert run.clock.monotonic() == 0.5 + 1 + 2 + 4 + 8 + 15 + 15 + 15
+    (ended,) = await run.facts_of(ParkEnded)
+    assert ended.at - ended.since == run.clock.monotonic()
+
+
+async def test_a_park_for_the_journal_is_published_with_what_the_journal_holds() -> None:
+    def fail(request: Any) -> Any:
+        run.journal.fail_next(*[JournalUnavailable("away")] * 99)
+        return answer("resolved")
+
+    run = scenario([fail])
+    run.store.on_publish = lambda snapshot: run.stop.release() if snapshot.parked is not None else None
+    end = await run.attempt()
+    assert isinstance(end, Released)
+    waiting, last = run.store.snapshots[-2:]
+    assert end.snapshot == last
+    held = len(await run.entries())
+    for snapshot, released in ((waiting, False), (last, True)):
+        assert snapshot.parked is not None
+        assert (snapshot.parked.reason, snapshot.parked.released, snapshot.parked.turn) == ("JournalLost", released, 1)
+        assert (snapshot.journal_length, snapshot.exit) == (held, None)
+    assert last.parked is not None and waiting.parked is not None and last.parked.since == waiting.parked.since
+
+
+async def test_an_attempt_that_could_not_read_the_journal_has_nothing_to_publish() -> None:
+    run = scenario([answer("resolved")])
+    run.journal.read = unavailable_then(run, run.journal.read, 3)  # type: ignore[method-assign]
+    await run.finish()
+    assert all(snapshot.parked is None for snapshot in run.store.snapshots)
+
+
+async def test_an_attempt_that_has_not_fenced_the_others_publishes_no_park() -> None:
+    run = scenario([answer("resolved")])
+    run.journal.fail_next(*[JournalUnavailable("away")] * 3)
+    await run.finish()
+    assert all(snapshot.parked is None for snapshot in run.store.snapshots)
+    assert len(await run.facts_of(AttemptStarted)) == 1
+
+
+def unavailable_then(run: Scenario, read: Any, times: int) -> Any:
+    left = [times]
+
+    async def failing() -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise JournalUnavailable("away")
+        return await read()
+
+    return failing
+
+
+async def test_an_end_that_cannot_be_published_is_tried_a_few_times_and_left_to_the_next_attempt() -> None:
+    run = scenario([answer("resolved")])
+    publish, tries = run.store.publish, []
+
+    async def refuse_the_end(snapshot: Any) -> StoreFailure | None:
+        if snapshot.exit is None:
+            return await publish(snapshot)
+        run.stop.release()
+        tries.append(run.clock.monotonic())
+        return StoreFailure("Unavailable", "503")
+
+    run.store.publish = refuse_the_end  # type: ignore[method-assign]
+    end = await run.attempt()
+    assert isinstance(end, Released)
+    assert (end.parked.reason, end.parked.turn, end.parked.released) == ("StoreLost", 1, True)
+    assert end.snapshot.exit is not None and end.snapshot.exit.signal == "resolved"
+    assert tries == [0, 0.5, 1.5, 3.5]
+    run.store.publish = publish  # type: ignore[method-assign]
+    assert (await run.finish()).exit.signal == "resolved"
+
+
+async def test_an_end_is_published_however_long_the_store_is_away() -> None:
+    run = scenario([answer("resolved")])
+    publish, tries = run.store.publish, []
+
+    async def refuse_the_end(snapshot: Any) -> StoreFailure | None:
+        tries.append(run.clock.monotonic())
+        return StoreFailure("Unavailable", "503") if snapshot.exit and len(tries) < 9 else await publish(snapshot)
+
+    run.store.publish = refuse_the_end  # type: ignore[method-assign]
+    await run.finish()
+    assert run.snapshot.exit is not None
+    assert [later - earlier for earlier, later in pairwise(tries)][-2:] == [15, 15]
