@@ -2,6 +2,9 @@
 
 import re
 
+ALL_TOOLS = "*"
+"""In `allow`: all tools that the server lists."""
+
 # What every provider takes; the longest name that one of them takes has 64 characters.
 _OFFERED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _SERVER = re.compile(r"[A-Za-z_](?:[A-Za-z0-9-]|_(?!_))*")

@@ -375,9 +375,9 @@ class Driver:
 
     async def _end_sessions(self) -> None:
         if self._state.visit is None:
-            self._has_sessions = False
             await self._flush()
-            await self._alarms.bound(self._ports.mcp.end_visit(), None)
+            ended = await self._alarms.bound(self._ports.mcp.end_visit(), None)
+            self._has_sessions = ended is Cut.INTERRUPTED  # they end with the attempt then
 
     # ------------------------------------------------------------ models and calls
 

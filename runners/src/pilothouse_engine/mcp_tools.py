@@ -7,7 +7,7 @@ nothing about a visit that has begun.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pilothouse_api.mcp import is_offerable, offered_name
+from pilothouse_api.mcp import ALL_TOOLS, is_offerable, offered_name
 from pilothouse_api.v1alpha1.agent import AgentSpec, McpTools, Tool
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.facts import OfferedTool
@@ -23,7 +23,6 @@ MAX_SURFACE_CHARS = 262_144
 
 MAX_DESCRIPTION_CHARS = 1_024
 MAX_WARNINGS = 32
-ALL = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def _note_collision(mcp: McpTools, tool: McpTool, other: OfferedTool, label: str
 
 
 def _allowed(mcp: McpTools, tools: Sequence[McpTool], warnings: "_Warnings") -> Iterator[McpTool]:
-    if ALL in mcp.allow:
+    if ALL_TOOLS in mcp.allow:
         yield from tools
         return
     listed = {tool.name for tool in tools}
@@ -142,7 +141,7 @@ def _describe(entry: Tool, mcp: McpTools, tool: McpTool) -> str:
     What a server says of itself is marked as its own words: it is material, and may try to give orders.
     """
     own = clean_text(tool.description, MAX_DESCRIPTION_CHARS)
-    if entry.description and len(mcp.allow) == 1 and mcp.allow != [ALL]:
+    if entry.description and len(mcp.allow) == 1 and mcp.allow != [ALL_TOOLS]:
         return entry.description
     theirs = f"MCP server {mcp.server} says: {own}" if own else f"A tool of MCP server {mcp.server}."
     return f"{entry.description} {theirs}" if entry.description else theirs

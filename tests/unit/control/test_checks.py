@@ -90,6 +90,12 @@ def an_mcp_step(server: Raw, **params: Any) -> Raw:
     return {"id": "ask", "kind": "MCP", "mcp": {"server": server, "tool": "search", **params}}
 
 
+def from_tool(tool: str) -> Raw:
+    return response_step(path=f"gh__{tool}_result")
+
+
+A_WRITER = a_tool(name="g", inlineStep=None, writesContext=True, mcp={"server": "gh", "allow": ["search"]})
+WRITES_ANY = {**A_WRITER, "mcp": {"server": "gh", "allow": ["*"]}}
 NAMED = {"name": "gh", "artifact": "gh-server@1"}
 
 
@@ -758,6 +764,15 @@ ROWS = [
         [a_workflow(call_step(), response_step(path="_last_error"))],
         "spec.steps[1].response.mapping.answer",
         "did you mean _last_error?",
+    ),
+    Row(
+        "NeverResolves",
+        [a_workflow(agent_step(tools=[A_WRITER], mcpServers=[an_mcp_server()]), from_tool("get"), input=SMALL)],
+        [
+            a_workflow(agent_step(tools=[A_WRITER], mcpServers=[an_mcp_server()]), from_tool("search"), input=SMALL),
+            a_workflow(agent_step(tools=[WRITES_ANY], mcpServers=[an_mcp_server()]), from_tool("get"), input=SMALL),
+        ],
+        "spec.steps[1].response.mapping.answer",
     ),
     Row(
         "MayNotResolve",

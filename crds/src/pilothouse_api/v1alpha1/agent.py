@@ -181,7 +181,7 @@ class Tool(Model):
     approval: Literal["Never", "Always"] = "Never"
     """Whether each call waits for a person."""
     max_calls: Annotated[int, Field(ge=1, le=10000)] | None = None
-    """Most calls in one visit."""
+    """Most calls in one visit; of an `mcp` entry, of all the tools that it allows together."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86400)] | None = None
     """Deadline of one call; the smaller of this and toolTimeoutSeconds holds, and missing it is fatal."""
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilothouse_api.expressions import ExpressionError, compile_expression
+from pilothouse_api.mcp import ALL_TOOLS, offered_name
 from pilothouse_api.templates import is_path
-from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
+from pilothouse_api.v1alpha1.agent import AgentSpec, McpTools, Tool
 from pilothouse_api.v1alpha1.steps import APICall, FunctionCall
 from pilothouse_api.v1alpha1.workflow import InputSpec, Step
 from pilothouse_control.findings import FieldPath
@@ -72,13 +73,24 @@ def _written_by_agent(name: str, spec: AgentSpec) -> set[str] | None:
     keys = {spec.outcome.write or f"{name}_result", *(spec.outcome.map or ())}
     for tool in spec.tools:
         inline = tool.inline_step
-        if not tool.writes_context or inline is None or inline.kind == "Router":
+        if not tool.writes_context or (inline is not None and inline.kind == "Router"):
             continue
-        written = _written_by_call(tool.name, inline.api_call or inline.function or inline.mcp or inline.resource)
+        if inline is not None:
+            written = _written_by_call(tool.name, inline.api_call or inline.function or inline.mcp or inline.resource)
+        elif tool.mcp is not None:
+            written = _written_by_server(tool.mcp)
+        else:
+            continue
         if written is None:
             return None
         keys |= written
     return keys
+
+
+def _written_by_server(tools: McpTools) -> set[str] | None:
+    if ALL_TOOLS in tools.allow:
+        return None
+    return {f"{offered_name(tools.server, name)}_result" for name in tools.allow}
 
 
 def _tool_keys(subject: WorkflowSubject, step: Step) -> frozenset[str] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from pilothouse_api.mcp import is_clients_own, is_offerable, is_server_name, offered_name
+from pilothouse_api.mcp import ALL_TOOLS, is_clients_own, is_offerable, is_server_name, offered_name
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_control.findings import FieldPath
 from pilothouse_control.mcp_artifacts import server_of
@@ -11,8 +11,6 @@ from pilothouse_control.tree import walk
 from pilothouse_control.validation.scene import AgentSubject, Check, Problem, Scene, SpecSubject
 from pilothouse_control.validation.sentences import did_you_mean
 from pilothouse_control.validation.urls import url_problem
-
-ALL = "*"
 
 
 def servers_of(scene: Scene, subject: SpecSubject) -> Iterator[tuple[FieldPath, McpServer]]:
@@ -127,7 +125,7 @@ def judge_allowed_names(scene: Scene, subject: AgentSubject) -> Iterator[Problem
     for path, tool in subject.tools():
         for index, name in enumerate(tool.mcp.allow if tool.mcp is not None else ()):
             full = offered_name(tool.mcp.server if tool.mcp else "", name)
-            if name != ALL and not is_offerable(full):
+            if name != ALL_TOOLS and not is_offerable(full):
                 what = f"providers do not take a tool that is called {full}, so it would be left out"
                 yield Problem((*path, "mcp", "allow", index), what, "64 letters, digits, _ and - at most")
 
@@ -135,7 +133,7 @@ def judge_allowed_names(scene: Scene, subject: AgentSubject) -> Iterator[Problem
 def judge_star_among_names(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
     """A star that makes the names beside it mean nothing."""
     for path, tool in subject.tools():
-        if tool.mcp is not None and ALL in tool.mcp.allow and len(tool.mcp.allow) > 1:
+        if tool.mcp is not None and ALL_TOOLS in tool.mcp.allow and len(tool.mcp.allow) > 1:
             what = f"* allows all tools of {tool.mcp.server}, and the names beside it nothing more"
             yield Problem((*path, "mcp", "allow"), what, "remove the star, or the names")
 
