@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 class HookEvent:
     """One hook that fired, and what became of it.
 
-    `tool` and `signal` are empty where they do not apply, `error` is the cause of a step's abnormal end. `why` says
-    why it failed: no secret, no text of a body. Dropped: too many notifications waited.
+    `tool` is empty where it does not apply, `signal` is a step's that did not run as a tool, `error` the cause of an
+    abnormal end. `why` says why the hook failed: no secret, no text of a body. Dropped: too many notifications waited.
     """
 
     at: float

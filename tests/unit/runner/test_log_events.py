@@ -145,7 +145,6 @@ async def test_hooks_that_log_and_hooks_that_fail_are_lines() -> None:
             "action": "Log",
             "step": "work",
             "tool": "lookup",
-            "signal": "default",
             "result": "Done",
         },
     ]

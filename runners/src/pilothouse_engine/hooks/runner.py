@@ -125,7 +125,8 @@ class Hooks:
                 hook.action,
                 firing.step,
                 firing.tool,
-                firing.signal,
+                # A Router that runs as a tool may end with what the model gave it: only the payload may hold that.
+                "" if firing.tool else firing.signal,
                 firing.error_type,
                 result,
                 why,

@@ -10,6 +10,7 @@ from pilothouse_engine import facts
 from pilothouse_engine.ports import HttpRequest, HttpResponse
 from pilothouse_runner.adapters.telemetry import spans
 from pilothouse_runner.telemetry import trace_headers
+from unit.engine.hooks.test_running import Recorder
 from unit.engine.scenarios import (
     agent_step,
     answer,
@@ -187,6 +188,23 @@ async def test_a_step_that_fails_is_an_error_and_a_reserved_exit_is_not() -> Non
         await traced.attempt()
         [span] = traced.named(name)
         assert (attributes(span)["error.type"], span.status.status_code) == want
+
+
+async def test_a_signal_that_a_model_chose_is_told_nowhere() -> None:
+    router = {"kind": "Router", "router": {"match": "choice"}}
+    parameters = {"type": "object", "properties": {"choice": {"type": "string"}}}
+    tool = {"name": "choose", "description": "x", "effect": "ReadOnly", "parameters": parameters, "inlineStep": router}
+    hooks = [{"event": "AfterTool", "action": "Log"}]
+    turns = [calls(call("choose", {"choice": "pin-4711"})), answer("resolved")]
+    recorder = Recorder()
+    run = scenario(turns, agent_step(tools=[tool]), plan={"hooks": hooks}, observers=(recorder,))
+    traced = Traced(run)
+    await traced.attempt()
+    assert "pin-4711" in (await run.facts_of(facts.CallFinished))[0].signal
+    assert "pin-4711" not in str([span.to_json() for span in traced.spans])
+    assert "pin-4711" not in str(traced.all_labels())
+    assert [event.tool for event in recorder.hooks] == ["choose"]
+    assert "pin-4711" not in str(recorder.hooks)
 
 
 async def test_directives_and_parks_are_events() -> None:

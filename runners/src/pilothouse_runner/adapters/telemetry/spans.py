@@ -15,6 +15,8 @@ from pilothouse_engine.facts import (
     AttemptStarted,
     CallFinished,
     CallStarted,
+    ChildDelivered,
+    ChildRequested,
     Fact,
     JudgeAnswered,
     JudgeStarted,
@@ -258,7 +260,7 @@ class SpanObserver(Observer):
         span.set_attribute("pilothouse.code", fact.code or "ok")
         _note_error(span, fact.code, fact.code)
         if inner is not None:
-            inner.set_attribute("pilothouse.signal", fact.signal)
+            # No signal here: a Router that runs as a tool may end with what the model gave it.
             _note_error(inner, fact.error_type if fact.signal == ERROR else None, fact.error_type)
             inner.end(_nanoseconds(fact.at))
         span.end(_nanoseconds(fact.at))
@@ -298,6 +300,13 @@ class SpanObserver(Observer):
 
     def _tool_surface(self, state: RunState, fact: ToolSurface) -> None:
         self._event("tools", fact.at, {"offered": len(fact.tools), "left_out": len(fact.left_out)})
+
+    def _child_requested(self, state: RunState, fact: ChildRequested) -> None:
+        what: Attributes = {"kind": fact.ref_kind, "name": fact.ref_name, "is_background": fact.is_background}
+        self._event("child.requested", fact.at, what)
+
+    def _child_delivered(self, state: RunState, fact: ChildDelivered) -> None:
+        self._event("child.delivered", fact.at, {"tokens": fact.input + fact.output})
 
     # ------------------------------------------------------------ spans
 
@@ -370,4 +379,6 @@ _TAKES: Mapping[type[Any], Callable[[SpanObserver, RunState, Any], None]] = {
     TextJudged: SpanObserver._text_judged,
     PolicyJudged: SpanObserver._policy_judged,
     ToolSurface: SpanObserver._tool_surface,
+    ChildRequested: SpanObserver._child_requested,
+    ChildDelivered: SpanObserver._child_delivered,
 }
