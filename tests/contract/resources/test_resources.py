@@ -275,6 +275,15 @@ async def test_pages_are_no_larger_together_than_one_answer_may_be(token: Path) 
     assert len(stub.asked) == 3
 
 
+@pytest.mark.parametrize("odd", [{"items": 7}, {"items": [1, None]}, {"items": [], "metadata": "x"}])
+async def test_an_odd_list_is_a_list_of_its_objects(odd: dict[str, Any], token: Path) -> None:
+    async with api(token, gives(odd)) as (stub, resources):
+        listed = await value_of(resources, ask("List"))
+        assert listed["items"] == []
+        stub.discovery = gives({"resources": [1, {"name": 2}, {"kind": "ConfigMap"}]})
+        assert (await failure_of(resources, ask("Get", "a", kind="Pod"))).kind == "UnknownKind"
+
+
 async def test_forbidden_says_what_a_role_must_allow(token: Path) -> None:
     async with api(token, status(403, "Forbidden", "User cannot get")) as (_, resources):
         failure = await failure_of(resources, ask("Get", "a"))

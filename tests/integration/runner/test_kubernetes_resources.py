@@ -13,12 +13,14 @@ import pytest
 
 from pilothouse_api.names import ANNOTATION_IDEMPOTENCY_KEY
 from pilothouse_api.plan import Plan
+from pilothouse_cli.local_cluster import find_cluster
 from pilothouse_engine.ports import Ports, ResourceFailure, ResourceReply, ResourceRequest, Resources
 from pilothouse_engine.run import Attempt, Finished, Stop, run_attempt
+from pilothouse_engine.scripted import ScriptedModel
 from pilothouse_engine.testing.frames import ListFrameSink
 from pilothouse_engine.testing.journal import MemoryJournal
 from pilothouse_engine.testing.store import MemoryRunStore
-from pilothouse_runner.adapters.api_server import ApiServer
+from pilothouse_runner.adapters.api_server import ApiServer, Cluster
 from pilothouse_runner.adapters.clock import SystemClock
 from pilothouse_runner.adapters.kubernetes_resources import KubernetesResources
 from support.agentruns import Administrator
@@ -172,6 +174,14 @@ async def test_a_list_of_many_pages_is_whole(resources: Resources, control_plane
     assert too_large.kind == "TooLarge"
 
 
+async def test_a_local_run_acts_on_the_cluster_that_kubeconfig_names(control_plane: LocalCluster) -> None:
+    cluster = find_cluster({"KUBECONFIG": str(control_plane.kubeconfig)})
+    assert isinstance(cluster, Cluster)
+    local = KubernetesResources(cluster.server, cluster.namespace)
+    assert (await value_of(local, ask("Get", "default", kind="Namespace")))["kind"] == "Namespace"
+    await local.aclose()
+
+
 # ---------------------------------------------------------------- crashes
 
 
@@ -216,7 +226,7 @@ def creating_plan(effect: str) -> Plan:
 async def run_with_a_crash(plan: Plan, resources: Resources) -> Finished:
     unused, clock = cast(Any, None), SystemClock()
     ports = Ports(
-        model=cast(Any, NoModel()),
+        model=ScriptedModel(clock),
         http=unused,
         functions=unused,
         mcp=unused,
@@ -232,11 +242,6 @@ async def run_with_a_crash(plan: Plan, resources: Resources) -> Finished:
     end = await run_attempt(plan, ports, Attempt(2), Stop())
     assert isinstance(end, Finished), end
     return end
-
-
-class NoModel:
-    def price(self, endpoint: Any) -> None:
-        return None
 
 
 async def objects_of(resources: Resources, plan: Plan) -> list[dict[str, Any]]:

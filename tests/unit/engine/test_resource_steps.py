@@ -80,6 +80,20 @@ async def test_a_model_is_told_what_a_tool_did_not_find_and_recovery_counts_it()
     assert run.snapshot.tool_errors == 1
 
 
+async def test_a_person_who_approves_a_step_sees_nothing_of_what_it_writes_into_a_secret() -> None:
+    body = {"stringData": {"token-for-crm": "{{ ticket }}"}, "metadata": {"labels": {"team": "red"}}}
+    step = resource("Create", name="s", body=body)
+    step["resource"]["kind"] = "Secret"
+    rule = {"name": "writes", "at": "ToolCall", "cel": "args.operation == 'Create'", "verdict": "RequireApproval"}
+    run = scenario([], {"id": "make", **step}, plan={"policy": [rule]})
+    await run.release()
+    [pending] = run.snapshot.pending_approvals
+    shown = pending.arguments["body"]
+    assert shown["metadata"]["labels"] == {"team": "red"}
+    assert shown["stringData"] == {"token-for-crm": "[masked]"}
+    assert "I was charged twice" not in str(run.store.snapshots)
+
+
 class Killed(BaseException):
     """The process is gone."""
 

@@ -6,6 +6,7 @@
 | Function | its arguments: those that it names, else the public context |
 | MCP | its arguments |
 | Delegate | its input |
+| Resource | its own fields, with the data of a Secret masked |
 | any other | its own fields |
 """
 
@@ -14,7 +15,8 @@ from typing import Any
 
 from pilothouse_api.templates import MissingPath, render_value
 from pilothouse_api.v1alpha1.base import Model
-from pilothouse_api.v1alpha1.steps import APICall, Delegate, FunctionCall, McpCall
+from pilothouse_api.v1alpha1.steps import APICall, Delegate, FunctionCall, McpCall, ResourceCall
+from pilothouse_engine.resource_masks import mask_answer
 from pilothouse_engine.steps.api_request import RequestProblem, shown_request
 
 
@@ -43,4 +45,7 @@ def _render(params: Model, context: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(params, Delegate):
         template = params.input
     rendered: dict[str, Any] = render_value(template, context)
+    if isinstance(params, ResourceCall) and params.body is not None:
+        # What is asked of policy endpoints and shown to people must not hold what a step writes into a Secret.
+        rendered["body"] = mask_answer(rendered["body"], is_secret=params.kind == "Secret")
     return rendered

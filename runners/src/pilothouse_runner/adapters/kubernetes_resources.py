@@ -51,7 +51,7 @@ class ServedKind:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: int
-    body: Any
+    body: dict[str, Any]
     size: int
     retry_after: float | None
 
@@ -129,8 +129,7 @@ class KubernetesResources:
             return got
         if got.status >= 300 and got.status != 404:
             return _refusal(got, "not ask which kinds there are", is_secret=False, is_read=True)
-        served = got.body.get("resources") if isinstance(got.body, dict) else None
-        for entry in served if isinstance(served, list) else ():
+        for entry in _objects(got.body.get("resources")):
             plural = str(entry.get("name"))
             if entry.get("kind") == request.kind and "/" not in plural:
                 verbs = tuple(map(str, entry.get("verbs") or ()))
@@ -171,10 +170,10 @@ class KubernetesResources:
                 return replace(got, message=what) if got.kind == "TooLarge" else got
             if got.status >= 300:
                 return _refusal(got, self._may_not(request, kind), is_secret=kind.is_secret, is_read=True)
-            items += got.body.get("items") or ()
+            items += _objects(got.body.get("items"))
             left -= got.size
-            metadata = got.body.get("metadata") or {}
-            if not metadata.get("continue"):
+            metadata = got.body.get("metadata")
+            if not isinstance(metadata, dict) or not metadata.get("continue"):
                 return ResourceReply(mask_answer({**got.body, "items": items}, is_secret=kind.is_secret))
             query["continue"] = str(metadata["continue"])
 
@@ -282,6 +281,11 @@ async def _read_answer(reply: Reply, max_bytes: int) -> _Answer:
     return _Answer(reply.status, body, len(data), asked)
 
 
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list: extension servers are others' programs, and may answer anything."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def _is_worth_repeating(got: _Answer | ResourceFailure, call: _Call) -> bool:
     """Tell whether another try may change an answer, and whether the first certainly changed nothing."""
     if isinstance(got, ResourceFailure):
@@ -323,9 +327,8 @@ def _detail(body: Mapping[str, Any], is_secret: bool) -> str:
     if not is_secret:
         return printable(str(body.get("message") or ""), MAX_DETAIL_CHARS)
     details = body.get("details")
-    causes = details.get("causes") if isinstance(details, dict) else None
-    causes = causes if isinstance(causes, list) else []
-    fields = [str(cause.get("field")) for cause in causes if isinstance(cause, dict)]
+    causes = _objects(details.get("causes")) if isinstance(details, dict) else []
+    fields = [str(cause.get("field")) for cause in causes]
     return printable(", ".join(dict.fromkeys(fields)), MAX_DETAIL_CHARS)
 
 
