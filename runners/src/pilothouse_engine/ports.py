@@ -62,7 +62,8 @@ class ModelRequest:
 
     `step`, `turn` and `script` serve the scripted model: `script` is the text of the endpoint's script, `marks` are
     the entries of that script that this run has already played (from the journal). `tools` is empty when tools are
-    off.
+    off. `left_out` are the provider's ids of earlier calls that this prompt does not show, but a later one may: a reply
+    must not use them again.
     """
 
     endpoint: ModelEndpoint
@@ -72,6 +73,7 @@ class ModelRequest:
     turn: int = 0
     script: str | None = None
     marks: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @value

@@ -37,7 +37,7 @@ def _stops_too_soon(error: json.JSONDecodeError, text: str) -> bool:
 
 
 def with_unique_ids(calls: Sequence[RequestedCall], request: ModelRequest) -> tuple[RequestedCall, ...]:
-    """Return the calls with ids that are neither empty nor used before, in this reply or in the prompt.
+    """Return the calls with ids that are neither empty nor used before, in this reply, in the prompt or left out of it.
 
     Some providers number every reply from zero: a repeated id would tie a result to the wrong call.
     """
@@ -46,6 +46,7 @@ def with_unique_ids(calls: Sequence[RequestedCall], request: ModelRequest) -> tu
     is_given = any(call.provider_id for call in calls)
     # Ids that are made here hold the turn: only given ones can have stood in the prompt before.
     taken = {call.provider_id for message in request.messages for call in message.calls} if is_given else set()
+    taken.update(request.left_out)
     unique: list[RequestedCall] = []
     for index, call in enumerate(calls):
         provider_id = call.provider_id

@@ -1,12 +1,12 @@
 """Model calls on their way out and back: the request, and the calls of a reply with ids of the engine's own."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from pilothouse_engine.actions import CallModel
 from pilothouse_engine.executions import arguments_digest, call_id
-from pilothouse_engine.facts import AskedCall, ModelStarted
+from pilothouse_engine.facts import AskedCall
 from pilothouse_engine.ports import Message, ModelRequest, RequestedCall
-from pilothouse_engine.prompt_levels import sent_at
+from pilothouse_engine.prompt_levels import Sent, sent_at
 from pilothouse_engine.state import RunState, Visit
 
 
@@ -15,21 +15,30 @@ def build_request(state: RunState, action: CallModel) -> ModelRequest:
     visit = state.visit
     assert visit is not None
     started = action.started
+    messages = _own_forms(visit, started.endpoint)
+    left_out: tuple[str, ...] = ()
+    if started.level != "full":
+        sent = sent_at(visit, messages, started.level)
+        left_out = _left_out(messages, sent)
+        messages = tuple(item.message for item in sent)
     return ModelRequest(
         endpoint=action.endpoint,
-        messages=_messages(visit, started, action.pinned),
+        messages=_with_pinned(messages, action.pinned),
         tools=action.tools,
         step=visit.step,
         turn=started.turn,
         script=action.script,
         marks=tuple(state.marks.get(started.script, ())) if started.script is not None else (),
+        left_out=left_out,
     )
 
 
-def _messages(visit: Visit, started: ModelStarted, pinned: str | None) -> tuple[Message, ...]:
-    messages = _own_forms(visit, started.endpoint)
-    if started.level != "full":
-        messages = tuple(item.message for item in sent_at(visit, messages, started.level))
+def _left_out(messages: Sequence[Message], sent: Sequence[Sent]) -> tuple[str, ...]:
+    kept = {item.index for item in sent}
+    return tuple(c.provider_id for index, message in enumerate(messages) if index not in kept for c in message.calls)
+
+
+def _with_pinned(messages: tuple[Message, ...], pinned: str | None) -> tuple[Message, ...]:
     if pinned is None:
         return messages
     head = messages[0] if messages and messages[0].role == "system" else None

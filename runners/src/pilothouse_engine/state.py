@@ -335,6 +335,8 @@ def bytes_of(message: Message) -> int:
     size = text_bytes(message.text) + MESSAGE_OVERHEAD
     for call in message.calls:
         size += text_bytes(call.name) + text_bytes(call.arguments) + MESSAGE_OVERHEAD
+    if message.raw is not None:  # thinking and signatures go back with the calls that they led to
+        size += text_bytes(compact(message.raw))
     return size
 
 

@@ -61,9 +61,19 @@ def function(name: Any, arguments: Any, call_id: Any = "c1", **extra: Any) -> di
 # ---------------------------------------------------------------- replies
 
 
-@pytest.mark.parametrize("word", ["length", "max_tokens", "MAX_TOKENS"])
+@pytest.mark.parametrize(
+    "word", ["length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length", "token_limit", "ERROR_LIMIT"]
+)
 async def test_every_word_for_a_cut_reply_is_length(name: str, make_adapter: Any, word: str) -> None:
     assert (await make_adapter(name, raw(completion(said("half"), word))).reply()).finish == "Length"
+
+
+@pytest.mark.parametrize("finish", ["stop", "tool_calls", None])
+async def test_arguments_that_were_cut_are_length_whatever_the_finish_reason_claims(
+    name: str, make_adapter: Any, finish: str | None
+) -> None:
+    reply = await make_adapter(name, raw(completion(called(function("t", '{"a": "b')), finish))).reply()
+    assert (reply.finish, [call.arguments for call in reply.calls]) == ("Length", ['{"a": "b'])
 
 
 @pytest.mark.parametrize(
@@ -80,6 +90,22 @@ async def test_every_word_for_a_cut_reply_is_length(name: str, make_adapter: Any
 async def test_null_missing_and_absurd_usage_is_unknown(name: str, make_adapter: Any, usage: Any) -> None:
     reply = await make_adapter(name, raw(completion(said("a"), usage=usage))).reply()
     assert reply.usage == Usage(None, None)
+
+
+@pytest.mark.parametrize("tokens", [0.5, "many", [1], {}])
+async def test_usage_that_is_no_number_is_unknown(name: str, make_adapter: Any, tokens: Any) -> None:
+    usage = {"prompt_tokens": tokens, "completion_tokens": tokens, "total_tokens": tokens}
+    adapter = make_adapter(name, raw(completion(said("a"), usage=usage)))
+    result = await adapter.call()
+    if name == "litellm" and isinstance(result, ModelFailure):  # it refuses the whole reply
+        assert result.kind == "Garbage"
+    else:
+        assert (await adapter.reply()).usage == Usage(None, None)
+
+
+async def test_half_of_the_usage_is_known_where_half_is_said(name: str, make_adapter: Any) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 10**12, "total_tokens": 10**12}
+    assert (await make_adapter(name, raw(completion(said("a"), usage=usage))).reply()).usage == Usage(10, None)
 
 
 async def test_tokens_that_only_the_total_counts_are_output(name: str, make_adapter: Any) -> None:
@@ -104,6 +130,12 @@ async def test_missing_empty_and_repeated_ids_are_replaced(name: str, make_adapt
     without = {"type": "function", "function": {"name": "t", "arguments": "{}"}}
     reply = await make_adapter(name, raw(completion(called(*calls, without), "tool_calls"))).reply()
     assert len({call.provider_id for call in reply.calls} - {""}) == 5
+
+
+async def test_an_id_that_the_prompt_leaves_out_is_replaced(name: str, make_adapter: Any) -> None:
+    adapter = make_adapter(name, raw(completion(called(function("t", "{}", "call_0")), "tool_calls")))
+    request = ModelRequest(adapter.endpoint(), MESSAGES, turn=20, left_out=("call_0",))
+    assert [call.provider_id != "call_0" for call in (await adapter.reply(request)).calls] == [True]
 
 
 async def test_an_id_of_an_earlier_turn_is_replaced(name: str, make_adapter: Any) -> None:

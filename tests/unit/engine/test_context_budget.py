@@ -13,7 +13,7 @@ from pilothouse_engine.ports import HttpResponse, Message, ModelRequest, Usage
 from pilothouse_engine.prompt_budget import UNKNOWN_WINDOW_BUDGET, Around, full_size, plan_prompt, prompt_tokens
 from pilothouse_engine.prompt_levels import LEVELS, sent_at
 from pilothouse_engine.scripted import ScriptedModel
-from pilothouse_engine.state import RunState, Visit, text_bytes
+from pilothouse_engine.state import RunState, Visit, bytes_of, text_bytes
 from pilothouse_engine.testing.http import ScriptedHttp
 from pilothouse_engine.testing.journal import MemoryJournal
 from unit.engine.scenarios import (
@@ -333,6 +333,23 @@ async def test_a_retry_after_a_refusal_stays_at_the_tighter_level() -> None:
         (1, "default"),
         (2, "default"),
     ]
+
+
+async def test_ids_of_calls_that_a_prompt_leaves_out_are_named_to_the_adapter() -> None:
+    too_long = [failure("ContextWindowExceeded")] * 3
+    run = long_run([*lookups(6, Usage()), *too_long, answer("resolved")])
+    await run.finish()
+    full, default, aggressive, minimal = requests_of(run)[6:]
+    assert (full.left_out, default.left_out) == ((), ())
+    ids = [message.provider_id for message in full.messages if message.role == "tool"]
+    assert list(minimal.left_out) == ids[:3]
+    assert [m.provider_id for m in minimal.messages if m.role == "tool"] == ids[3:]
+    assert aggressive.left_out == ()
+
+
+def test_what_a_provider_wants_back_counts() -> None:
+    plain, thinking = Message("assistant", "t"), Message("assistant", "t", raw={"thinking": "x" * 1000})
+    assert bytes_of(thinking) - bytes_of(plain) >= 1000
 
 
 async def test_a_fallback_is_judged_by_its_own_window() -> None:

@@ -23,7 +23,7 @@ MAX_TOKENS_OF_A_CALL = 100_000_000
 """More than this in one call is no count."""
 
 _LENGTH = re.compile(
-    r"length|max[-_ ]?(output[-_ ]?|completion[-_ ]?)?tokens|token[-_ ]?limit|context[-_ ]window", re.I
+    r"length|max[-_ ]?(output[-_ ]?|completion[-_ ]?)?tokens|token[-_ ]?limit|error[-_ ]?limit|context[-_ ]window", re.I
 )
 _REFUSED = re.compile(r"content[-_ ]?filter|safety|refusal|recitation|prohibited|blocklist|guardrail", re.I)
 

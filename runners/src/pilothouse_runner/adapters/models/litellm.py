@@ -52,6 +52,9 @@ _KIND_OF_CLASS: Mapping[str, FailureKind] = {
     "BudgetExceededError": "InvalidRequest",
 }
 
+_LENGTH_WORDS = ("model_length", "max_output_tokens", "token_limit", "ERROR_LIMIT")
+"""Words of providers for a cut reply that LiteLLM does not know: what it does not know it calls a full stop."""
+
 _MADE_UP_STATUSES = (422, 500)
 """What LiteLLM puts where a reply of status 200 holds an error, or is none."""
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError"})
@@ -210,6 +213,9 @@ def _import() -> Any:
     library: Any = importlib.import_module("litellm")
     library.suppress_debug_info = True
     library.telemetry = False
+    words = getattr(importlib.import_module("litellm.litellm_core_utils.core_helpers"), "_FINISH_REASON_MAP", None)
+    if isinstance(words, dict):
+        words.update({word: "length" for word in _LENGTH_WORDS if word not in words})
     # A provider's odd reply is read by parse_reply; the warning would put its content into the log.
     warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
