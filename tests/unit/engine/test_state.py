@@ -7,11 +7,17 @@ import pytest
 
 from pilothouse_engine.account import Hold
 from pilothouse_engine.facts import (
+    ApprovalAnswered,
+    ApprovalRequested,
     AskedCall,
     AttemptStarted,
     CallFinished,
     CallStarted,
+    ChildDelivered,
+    ChildRequested,
     Fact,
+    JudgeAnswered,
+    JudgeStarted,
     LimitsLanded,
     ModeAnswered,
     ModelFailed,
@@ -20,6 +26,7 @@ from pilothouse_engine.facts import (
     ParkBegan,
     ParkEnded,
     ParkReleased,
+    PolicyJudged,
     PromptMessage,
     PromptOpened,
     ReplyReceived,
@@ -29,6 +36,8 @@ from pilothouse_engine.facts import (
     SteerAnswered,
     StepEntered,
     StepFinished,
+    TextJudged,
+    ToolSurface,
 )
 from pilothouse_engine.ports import Message, RequestedCall
 from pilothouse_engine.state import (
@@ -542,3 +551,228 @@ def test_the_one_call_of_a_step_of_the_graph_is_known_by_the_fact_that_names_it(
     assert (visit.calls[0].started, visit.calls[0].finished) == (call, end)
     assert (visit.tool_calls, state.tool_calls, state.context, state.effects_settled) == (0, {}, {}, 1)
     assert visit.messages == []
+
+
+# ---------------------------------------------------------------- policy and approvals
+
+
+def judged(call: str = "", **fields: Any) -> PolicyJudged:
+    return PolicyJudged(104.0, call, 1, "ToolCall" if call else "ModelCall", "Allow", **fields)
+
+
+def test_a_policy_that_judged_the_turn_opens_it_and_is_not_asked_again() -> None:
+    verdict = judged()
+    state = fold(*ENTERED, verdict)
+    visit = visit_of(state)
+    assert (visit.verdict, visit.judged_turn, state.next_turn, state.is_turn_open) == (verdict, 1, 1, True)
+    assert visit_of(fold(*ASKING)).judged_turn == 1
+
+
+def test_control_is_read_again_after_a_policy_that_was_asked_outside() -> None:
+    call = asked(0)
+    before = fold(*ASKING, reply(call)).tick
+    assert fold(*ASKING, reply(call), judged(call.id)).tick == before
+    assert fold(*ASKING, reply(call), judged(call.id, is_asked=True)).tick == before + 1
+
+
+def test_a_verdict_on_a_call_is_of_its_arguments_or_of_the_edited_ones() -> None:
+    call = asked(0)
+    request = ApprovalRequested(104.5, call.id, 1, "lookup", {}, 900.0)
+    answer = ApprovalAnswered(105.0, 1, call.id, "Landed", "Approve", {"a": 2})
+    first, second = judged(call.id), judged(call.id, rule="again")
+    state = fold(*ASKING, reply(call), first, request, answer, second)
+    (one,) = visit_of(state).calls
+    assert (one.verdict, one.edit_verdict, one.approval, one.answer) == (first, second, request, answer)
+
+
+def test_a_call_that_waits_for_a_person_waits_until_it_is_answered() -> None:
+    call = asked(0)
+    state = fold(*ASKING, reply(call), ApprovalRequested(104.5, call.id, 1, "lookup", {}, 900.0))
+    visit = visit_of(state)
+    assert (visit.waiting, state.requested) == (visit.calls[0], {call.id})
+    fold(ApprovalAnswered(105.0, 1, call.id, "NotLanded", digest="x", message="wait"), state=state)
+    assert (visit.waiting, visit.calls[0].answer) == (visit.calls[0], None)
+    assert state.approvals == {call.id: Answer("NotLanded", 1, 105.0, "x", "wait")}
+    fold(ApprovalAnswered(105.5, 1, call.id, "Withdrawn"), state=state)
+    fold(ApprovalAnswered(105.5, 1, "other", "Withdrawn"), state=state)
+    assert state.approvals == {}
+    expired = ApprovalAnswered(106.0, 1, call.id, "Expired")
+    fold(expired, state=state)
+    assert (visit.waiting, visit.calls[0].answer) == (None, expired)
+
+
+def test_a_call_that_is_answered_otherwise_waits_no_more() -> None:
+    call, other = asked(0), asked(1, digest="e")
+    request = ApprovalRequested(104.5, other.id, 1, "lookup", {}, 900.0)
+    state = fold(*ASKING, reply(call, other), request, finished(call))
+    assert visit_of(state).waiting is visit_of(state).calls[1]
+    assert visit_of(fold(finished(other), state=state)).waiting is None
+
+
+# ---------------------------------------------------------------- guardrails and servers
+
+
+JUDGING = JudgeStarted(104.0, "output", "r1", 20, 5, 2, script="judge")
+
+
+def test_a_judge_is_paid_from_the_run_and_the_visit() -> None:
+    state = fold(*ASKING, reply(text="so"), JUDGING)
+    visit = visit_of(state)
+    assert (state.account.held, visit.account.held, visit.judge) == (Hold(20, 5, 2), Hold(20, 5, 2), JUDGING)
+    tick = state.tick
+    said = JudgeAnswered(105.0, "Holds", input=9, output=1, cost=1, mark=4)
+    fold(said, state=state)
+    for account in (state.account, visit.account):
+        assert (account.used, account.cost, account.held, account.is_unpriced) == (45, 4, None, False)
+    assert (visit.judge_answers, state.marks, state.tick) == ({("output", "r1"): [said]}, {"judge": [4]}, tick + 1)
+    fold(JUDGING, replace(said, mark=5), state=state)
+    assert state.marks == {"judge": [4, 5]}
+    assert len(visit.judge_answers["output", "r1"]) == 2
+
+
+@pytest.mark.parametrize(("script", "mark"), [(None, 4), ("judge", None)])
+def test_a_judge_that_plays_no_script_leaves_no_mark(script: str | None, mark: int | None) -> None:
+    said = JudgeAnswered(105.0, "Holds", mark=mark)
+    assert fold(*ASKING, reply(text="so"), replace(JUDGING, script=script), said).marks == {}
+
+
+def test_a_judge_that_was_lost_with_its_attempt_is_charged_whole() -> None:
+    state = fold(*ASKING, reply(text="so"), JUDGING, AttemptStarted(200.0, 2))
+    assert (state.account.used, state.account.cost, visit_of(state).stage) == (60, 5, "Replied")
+
+
+def test_a_text_that_goes_on_instead_takes_the_place_of_all_that_was_judged_together() -> None:
+    opened = PromptOpened(
+        101.0,
+        (PromptMessage("system", "be kind"), PromptMessage("user", "hello"), PromptMessage("user", "mail: a@b.c")),
+    )
+    state = fold(*BEGUN, ENTERED[2], replace(opened, is_gated=True))
+    fold(SteerAnswered(102.0, 1, "s", text="slow down"), state=state)
+    visit = visit_of(state)
+    assert (visit.opening, visit.user_text, visit.is_input_judged) == (3, range(1, 3), False)
+    fold(TextJudged(103.0, "input", "", "Passed", "hello, mail: [Email]"), state=state)
+    want = [Message("system", "be kind"), Message("user", "hello, mail: [Email]"), Message("system", "slow down")]
+    assert (visit.messages, visit.prompt_bytes) == (want, sum(bytes_of(message) for message in want))
+    assert (visit.opening, visit.user_text, visit.is_input_judged) == (2, range(1, 2), True)
+
+
+def test_a_text_that_passes_as_it_is_stays() -> None:
+    state = fold(*ENTERED, TextJudged(103.0, "input", "", "Passed"))
+    assert visit_of(state).messages == visit_of(fold(*ENTERED)).messages
+    assert visit_of(state).is_input_judged
+
+
+def test_a_text_that_is_refused_is_why_the_step_ends() -> None:
+    refused = TextJudged(103.0, "input", "", "Refused")
+    visit = visit_of(fold(*ENTERED, refused))
+    assert (visit.violation, visit.is_input_judged) == (refused, False)
+
+
+def test_an_answer_that_was_judged_is_that_of_its_reply_only() -> None:
+    passed = TextJudged(104.0, "output", "r1", "Passed")
+    state = fold(*ASKING, reply(text="so"), passed)
+    assert visit_of(state).judged_answer is passed
+    fold(NoteAdded(105.0, "Repair", "wrong"), replace(STARTED, turn=2), reply(text="again"), state=state)
+    assert visit_of(state).judged_answer is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown", "context"),
+    [
+        ({}, "full", {"a": 1}),
+        ({"text": "masked"}, "masked", {"a": 1}),
+        ({"text": "masked", "writes": {"a": 0}}, "masked", {"a": 0}),
+        ({"writes": {}}, "full", {}),
+    ],
+)
+def test_a_gated_result_is_shown_and_written_when_it_was_judged(
+    verdict: dict[str, Any], shown: str, context: dict[str, Any]
+) -> None:
+    call = asked(0)
+    gated = replace(ENTERED[3], is_gated=True)  # type: ignore[type-var]
+    state = fold(*ENTERED[:3], gated, STARTED, reply(call), finished(call, "full", writes={"a": 1}))
+    visit = visit_of(state)
+    assert (visit.stage, state.context, len(visit.messages)) == ("Batch", {}, 3)
+    fold(TextJudged(106.0, "tools", call.id, "Passed", **verdict), state=state)
+    assert (visit.messages[-1].text, state.context, visit.stage) == (shown, context, "Ready")
+
+
+def test_the_tools_of_servers_are_kept_and_control_is_read_again() -> None:
+    tick = fold(*ENTERED).tick
+    surface = ToolSurface(102.0, ())
+    state = fold(*ENTERED, surface)
+    assert (visit_of(state).surface, state.tick) == (surface, tick + 1)
+
+
+# ---------------------------------------------------------------- children
+
+
+def child(call: str = "t1-0-d", **fields: Any) -> ChildRequested:
+    return ChildRequested(104.0, call, 1, "Agent", "helper", {}, **{"hold_tokens": 100, "hold_cost": 9} | fields)
+
+
+def test_a_child_is_lent_of_the_run_and_the_visit_and_gives_back_what_it_did_not_take() -> None:
+    call = asked(0)
+    request = child()
+    state = fold(*ASKING, reply(call), request)
+    visit = visit_of(state)
+    for account in (state.account, visit.account):
+        assert (account.lent_tokens, account.lent_cost, account.used) == (100, 9, 35)
+    one = state.children[call.id]
+    assert (one.request, one.visit, one.state, one.is_open, state.tasks) == (request, 1, "Awaited", True, {})
+    fold(ChildDelivered(120.0, call.id, 1, "resolved", 20, 10, 4), state=state)
+    for account in (state.account, visit.account):
+        assert (account.lent_tokens, account.lent_cost) == (0, 0)
+        assert (account.input, account.output, account.cost, account.is_unpriced) == (50, 15, 7, False)
+    assert (one.state, one.is_open, state.last_progress_at) == ("Delivered", False, 120.0)
+    assert len(visit.messages) == 3
+
+
+def test_a_child_of_which_nobody_knows_the_cost_makes_the_cost_unknown() -> None:
+    call = asked(0)
+    unbounded = child(hold_tokens=None, hold_cost=None)
+    state = fold(*ASKING, reply(call), unbounded, ChildDelivered(120.0, call.id, 1, "resolved", 1, 1, None))
+    assert (state.account.lent_tokens, state.account.cost, state.account.is_unpriced) == (0, 3, True)
+
+
+def test_a_task_in_the_background_is_told_once_by_a_note_that_opens_a_turn() -> None:
+    call = asked(0)
+    state = fold(*ASKING, reply(call), child(is_background=True), finished(call, "begun"))
+    visit = visit_of(state)
+    assert (list(state.tasks), state.children[call.id].state) == ([call.id], "Background")
+    fold(ChildDelivered(120.0, call.id, 2, "resolved", 20, 10, 4, "all of it", "it has ended"), state=state)
+    assert (state.tasks, state.is_turn_open, state.turn) == ({}, True, 2)
+    assert visit.messages[-1] == Message("user", "it has ended")
+    assert visit.results == {call.id: "begun", f"{call.id}-end": "all of it"}
+
+
+@pytest.mark.parametrize("end", [StepFinished(110.0, "resolved"), RunEnded(110.0, "error", "Error")])
+def test_tasks_that_outlive_their_step_are_charged_whole_and_listed(end: Fact) -> None:
+    call = asked(0)
+    state = fold(*ASKING, reply(call), child(is_background=True), finished(call), end)
+    assert (state.children[call.id].state, state.tasks) == ("Abandoned", {})
+    assert (state.account.input, state.account.output, state.account.cost) == (130, 5, 12)
+    assert (state.account.lent_tokens, state.account.lent_cost) == (0, 0)
+    assert state.effects_unknown == [OpenEffect(call.id, "helper", 104.0)]
+
+
+def test_a_visit_that_began_later_pays_nothing_for_a_child_of_another() -> None:
+    call = asked(0)
+    state = fold(*ASKING, reply(call), child(), StepEntered(111.0, "work", 2, "Agent"))
+    fold(ChildDelivered(120.0, call.id, 2, "resolved", 20, 10, 4), state=state)
+    assert (visit_of(state).account.used, visit_of(state).account.lent_tokens) == (0, 0)
+    assert state.account.used == 65
+
+
+def test_a_call_that_ends_before_its_child_does_not_wait_for_it() -> None:
+    call = asked(0)
+    state = fold(*ASKING, reply(call), child(hold_tokens=None), finished(call, code="tool_call_unresolved"))
+    assert (state.children[call.id].state, state.children[call.id].is_open) == ("Abandoned", False)
+    assert (state.account.used, state.account.cost, state.effects_unknown) == (35, 12, [])
+
+
+def test_a_call_that_ends_after_its_child_takes_nothing_more() -> None:
+    call = asked(0)
+    delivered = ChildDelivered(120.0, call.id, 1, "resolved", 20, 10, 4)
+    state = fold(*ASKING, reply(call), child(), delivered, finished(call))
+    assert (state.children[call.id].state, state.account.used) == ("Delivered", 65)
