@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from pilothouse_engine.facts import Fact
-from pilothouse_engine.ports import Directives
+from pilothouse_engine.ports import Directives, Frame, FrameSink
 from pilothouse_engine.state import RunState
 from pilothouse_engine.values import value
 
@@ -50,6 +50,23 @@ class Observer:
 
     def hook_fired(self, event: HookEvent) -> None:
         """Take a hook that fired."""
+
+
+class GuardedSink:
+    """A frame sink that may break: it is told of once and shown nothing more. The run never knows."""
+
+    def __init__(self, sink: FrameSink) -> None:
+        self._sink: FrameSink | None = sink
+
+    def emit(self, frame: Frame) -> None:
+        """Hand on a frame."""
+        if self._sink is None:
+            return
+        try:
+            self._sink.emit(frame)
+        except Exception as error:
+            _say_retired(self._sink, error)
+            self._sink = None
 
 
 class HookRunner(Protocol):
@@ -111,7 +128,8 @@ class Watch:
                 tell(observer)
             except Exception as error:
                 self._observers.remove(observer)
-                self._say_retired(observer, error)
+                _say_retired(observer, error)
 
-    def _say_retired(self, observer: Observer, error: Exception) -> None:
-        _log.error("%s failed and is asked no more: %s: %s", type(observer).__name__, type(error).__name__, error)
+
+def _say_retired(broken: object, error: Exception) -> None:
+    _log.error("%s failed and is asked no more: %s: %s", type(broken).__name__, type(error).__name__, error)

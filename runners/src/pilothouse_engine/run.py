@@ -1,11 +1,12 @@
 """The one call that advances a run: fresh, resumed or parked, locally or in a pod."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pilothouse_api.plan import Plan
 from pilothouse_engine.attempt import Attempt, AttemptEnd, Finished, Lost, Released, Stop
 from pilothouse_engine.driver import Driver
-from pilothouse_engine.observers import HookEvent, HookRunner, Observer, Watch
+from pilothouse_engine.observers import GuardedSink, HookEvent, HookRunner, Observer, Watch
 from pilothouse_engine.ports import Ports
 
 __all__ = ["Attempt", "AttemptEnd", "Finished", "Lost", "Released", "Stop", "run_attempt"]
@@ -18,6 +19,7 @@ async def run_attempt(
 
     Raises only for faults (a bug, a journal that is corrupt): the attempt then counts as crashed.
     """
+    ports = replace(ports, frames=GuardedSink(ports.frames))
     if not observers and not has_hooks(plan):
         return await Driver(plan, ports, attempt, stop).run()
     watch = Watch(observers, _hook_opener(plan, ports, attempt) if has_hooks(plan) else None)

@@ -9,7 +9,15 @@ from pilothouse_api.plan import IntegrityError, Plan
 from pilothouse_api.signals import ERROR
 from pilothouse_api.v1alpha1.common import Hook
 from pilothouse_api.v1alpha1.workflow import Step
-from pilothouse_engine.facts import UNDECLARED, CallFinished, CallStarted, Fact, StepEntered, StepFinished
+from pilothouse_engine.facts import (
+    UNDECLARED,
+    CallFinished,
+    CallStarted,
+    ChildRequested,
+    Fact,
+    StepEntered,
+    StepFinished,
+)
 from pilothouse_engine.snapshot import masked_text
 from pilothouse_engine.state import RunState, Visit
 from pilothouse_engine.values import value
@@ -146,6 +154,12 @@ def _call_started(hooks: PlannedHooks, state: RunState, fact: CallStarted) -> It
         yield _Moment("BeforeStep", step, fact.tool, as_tool=True)
 
 
+def _child_requested(hooks: PlannedHooks, state: RunState, fact: ChildRequested) -> Iterator[_Moment]:
+    visit = _visit(state)
+    if visit.is_agent:  # a delegate is a tool that another run carries out: its call is not started here
+        yield _Moment("BeforeTool", visit.step, visit.call_ids[fact.call].asked.name)
+
+
 def _call_finished(hooks: PlannedHooks, state: RunState, fact: CallFinished) -> Iterator[_Moment]:
     visit = _visit(state)
     call = visit.call_ids.get(fact.id)
@@ -168,6 +182,7 @@ _MOMENTS: Mapping[type[Any], Callable[[PlannedHooks, RunState, Any], Iterator[_M
     StepEntered: _step_entered,
     StepFinished: _step_finished,
     CallStarted: _call_started,
+    ChildRequested: _child_requested,
     CallFinished: _call_finished,
 }
 

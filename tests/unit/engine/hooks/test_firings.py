@@ -11,6 +11,7 @@ from pilothouse_engine.facts import (
     AskedCall,
     CallFinished,
     CallStarted,
+    ChildRequested,
     Fact,
     ModelStarted,
     PromptOpened,
@@ -131,6 +132,18 @@ ROWS: list[tuple[str, RunState, Fact, list[str]]] = [
         after(in_batch(asked(ID, "lookup"), asked(OTHER, "lookup")), started(ID, "lookup")),
         CallFinished(3.0, ID, "{}", "tool_call_unresolved"),
         ["AfterTool work lookup tool_call_unresolved"],
+    ),
+    (
+        "a delegate is asked for",
+        in_batch(asked(ID, "research")),
+        ChildRequested(2.0, ID, 1, "Agent", "researcher", {}),
+        ["BeforeTool work research"],
+    ),
+    (
+        "a step of the graph delegates",
+        state_of(TELLS),
+        ChildRequested(2.0, ID, 1, "Workflow", "other", {}),
+        [],
     ),
     ("the one call of a step of the graph begins", state_of(TELLS), started("t1-0-cccccccc", "tell"), []),
     (

@@ -94,6 +94,22 @@ async def test_an_observer_that_raises_is_asked_no_more_and_the_run_goes_on(capl
     assert ["KeyError" in record.message for record in caplog.records] == [True, False]
 
 
+async def test_a_sink_that_breaks_is_shown_nothing_more_and_the_run_goes_on(caplog: Any) -> None:
+    class Broken:
+        shown = 0
+
+        def emit(self, frame: Any) -> None:
+            self.shown += 1
+            raise ConnectionResetError("the viewer has left")
+
+    run = scenario([calls(call("lookup")), answer("resolved")])
+    run.sink = Broken()  # type: ignore[assignment]
+    end = await run.finish()
+    assert (end.exit.signal, run.sink.shown) == ("resolved", 1)  # type: ignore[attr-defined]
+    assert [frame["kind"] for frame in run.snapshot.trace][-2:] == ["Outcome", "Outcome"]
+    assert "Broken failed and is asked no more: ConnectionResetError" in caplog.text
+
+
 async def test_a_notification_carries_the_payload_and_nothing_of_the_context() -> None:
     hooks = [{"event": "AfterTool", **NOTIFY}]
     run, recorder = watched([calls(call("lookup", {"n": 1})), answer("resolved")], agent_step(), page(), hooks=hooks)

@@ -304,6 +304,10 @@ class SpanObserver(Observer):
     def _child_requested(self, state: RunState, fact: ChildRequested) -> None:
         what: Attributes = {"kind": fact.ref_kind, "name": fact.ref_name, "is_background": fact.is_background}
         self._event("child.requested", fact.at, what)
+        visit = _visit(state)
+        if visit.is_agent and not fact.is_background:  # the call lasts as long as the run that carries it out
+            span = self._open_call(visit, fact.call, visit.call_ids[fact.call].asked.name, fact.at)
+            self._calls[fact.call] = (span, None)
 
     def _child_delivered(self, state: RunState, fact: ChildDelivered) -> None:
         self._event("child.delivered", fact.at, {"tokens": fact.input + fact.output})
