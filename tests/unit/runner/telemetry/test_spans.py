@@ -23,6 +23,7 @@ from unit.engine.scenarios import (
     scenario,
     text,
 )
+from unit.engine.test_children import ASK, ended, researching
 from unit.runner.telemetry.traced import Traced
 
 pytestmark = pytest.mark.anyio
@@ -360,3 +361,23 @@ async def test_a_request_for_approval_is_an_event_of_its_iteration_and_parks() -
     events = [event.name.removeprefix("pilothouse.") for event in traced.named("agent.iteration")[0].events]
     assert events == ["approval", "park.began", "control", "park.ended"]
     assert attributes(traced.named("agent.tool_call")[0])["pilothouse.code"] == "ok"
+
+
+async def test_a_delegate_is_a_tool_call_as_long_as_the_run_that_carries_it_out() -> None:
+    run = researching([ASK, answer("resolved")])
+
+    def end_it(snapshot: Any) -> None:
+        for child in snapshot.children:
+            if child.state == "Awaited" and child.call_id not in run.store.directives.children:
+                run.clock.advance(20)
+                run.store.set_child(child.call_id, **ended())
+
+    run.store.on_publish = end_it
+    traced = Traced(run)
+    await traced.attempt()
+    [span] = traced.named("agent.tool_call")
+    assert attributes(span)["pilothouse.code"] == "ok"
+    assert ((span.end_time or 0) - (span.start_time or 0)) / 1e9 >= 20
+    events = [event.name for event in traced.named("agent.iteration")[0].events]
+    assert "pilothouse.child.requested" in events
+    assert "pilothouse.child.delivered" in events
