@@ -1,6 +1,7 @@
 """Where guardrails stand in a turn, and what follows from what they say (engine.md §1, §3 and §4). Pure.
 
-Judging a text is performed by `guardrails.judging`. Nothing of this package is imported before a gate is planned.
+A text that is judged by pure checks is judged here, as a part of the decision; what takes long or asks a model is
+performed by `guardrails.judging`. Nothing of this package is imported before a gate is planned.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit
 from pilothouse_engine.facts import Fact, RunEnded, StepFinished, TextJudged
 from pilothouse_engine.guardrails.gates import run_pure
+from pilothouse_engine.guardrails.judging import is_quick, judge_now
 from pilothouse_engine.guardrails.verdicts import Passed
 from pilothouse_engine.recovery import FALLBACK_CAUSES
 from pilothouse_engine.state import RunState, Visit
@@ -77,7 +79,7 @@ def _judge(state: RunState, inputs: Inputs, judging: JudgeText) -> Action:
         landed = plan_interruption(state, inputs)
         if landed is not None:
             return Commit((landed,))
-    return judging
+    return Commit((judge_now(judging, inputs.now),)) if is_quick(judging) else judging
 
 
 def gate_partial(catalog: Catalog, state: RunState, commit: Commit) -> Commit:

@@ -5,7 +5,7 @@ Where gates stand in a turn, and what follows from a refusal, is `guardrails.jud
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 from pilothouse_api.plan import IntegrityError
@@ -70,78 +70,87 @@ class _Interrupted(Exception):
     """The attempt lets go while a judge is asked: nothing is decided, and the next attempt asks again."""
 
 
+def is_quick(action: JudgeText) -> bool:
+    """Tell whether a text is judged at once, in less time than it takes to hand it to another thread."""
+    longest = len(action.text) if action.writes or not action.cut_at else min(len(action.text), action.cut_at)
+    return not action.planned.has_judge and longest <= LARGE_CHARS
+
+
+def judge_now(action: JudgeText, now: float) -> TextJudged:
+    """Return the verdict on a text for which no judge is asked. Pure."""
+    judging = _judge(action, lambda: now)
+    subject = next(judging)
+    while True:
+        try:
+            subject = judging.send(run_pure(action.planned.checks, subject))
+        except StopIteration as done:
+            judged: TextJudged = done.value
+            return judged
+
+
 async def judge_text(action: JudgeText, desk: Desk) -> None:
     """Judge a text and commit the verdict; nothing is committed where the attempt lets go meanwhile."""
-    gate, judges = action.planned, _Judges(action, desk)
-    plain, pointer = shown_result(action.id, action.text, action.cut_at)
-    is_cut = bool(pointer)
-    subject = shown_result(action.id, action.text, action.cut_at, gate.part)[0] if is_cut else plain
-    try:
-        result = await _run(gate, judges, desk, subject)
-        writes = None
-        if action.writes and isinstance(result.verdict, Passed) and (is_cut or result.verdict.text != plain):
-            result, writes = await _judge_writes(action, judges, desk, result)
-    except _Interrupted:
-        return
-    desk.commit((_verdict(action, desk.now(), plain, subject, result.verdict, writes),))
-
-
-def _verdict(
-    action: JudgeText, now: float, plain: str, subject: str, verdict: Passed | Refused, writes: Mapping[str, Any] | None
-) -> TextJudged:
-    if isinstance(verdict, Refused):
-        return TextJudged(
-            now,
-            action.gate,
-            action.id,
-            "Refused",
-            artifact=verdict.artifact,
-            check=verdict.check,
-            reason=verdict.reason,
-        )
-    notes = verdict.notes
-    if subject != plain:
-        mask = next(check.check for check in action.planned.checks if check.check in MASKS)
-        notes = (f"{mask}: masked what a cut had split", *notes)
-    checks = dict.fromkeys(note.partition(":")[0] for note in notes)
-    text = None if verdict.text == plain else verdict.text
-    return TextJudged(now, action.gate, action.id, "Passed", text, notes, check=", ".join(checks), writes=writes)
-
-
-async def _run(gate: Gate, judges: "_Judges", desk: Desk, subject: str) -> GateResult:
-    if not gate.has_judge and len(subject) <= LARGE_CHARS:
-        return run_pure(gate.checks, subject)
     await desk.flush()  # what is judged must not be lost while it is waited for
-    return await run_gate(gate.checks, subject, judges.ask)
+    if not action.planned.has_judge:
+        desk.commit((await asyncio.to_thread(judge_now, action, desk.now()),))
+        return
+    judging, judges = _judge(action, desk.now), _Judges(action, desk)
+    subject = next(judging)
+    while True:
+        try:
+            subject = judging.send(await run_gate(action.planned.checks, subject, judges.ask))
+        except StopIteration as done:
+            desk.commit((done.value,))
+            return
+        except _Interrupted:
+            return
+
+
+def _judge(action: JudgeText, now: Callable[[], float]) -> Generator[str, GateResult, TextJudged]:
+    """Yield what the gate is to judge, one after the other, take what it says, and return the verdict."""
+    gate = action.planned
+    plain, pointer = shown_result(action.id, action.text, action.cut_at)
+    subject = shown_result(action.id, action.text, action.cut_at, gate.part)[0] if pointer else plain
+    verdict = (yield subject).verdict
+    if isinstance(verdict, Refused):
+        return _refused(action, now(), verdict)
+    notes, writes = dict.fromkeys(verdict.notes), None
+    if subject != plain:
+        mask = next(check.check for check in gate.checks if check.check in MASKS)
+        notes[f"{mask}: masked what a cut had split"] = None
+    if action.writes and (pointer or verdict.text != plain):
+        # The model is shown something else than what would be merged, which so is judged whole and in the same form.
+        whole = compact({"signal": action.signal, "output": action.writes})
+        merged = (yield whole).verdict
+        if isinstance(merged, Refused):
+            return _refused(action, now(), merged)
+        notes |= dict.fromkeys(merged.notes)
+        writes = None if merged.text == whole else _read_writes(gate, action.writes, merged.text)
+    if not notes:
+        return TextJudged(now(), action.gate, action.id, "Passed")
+    text = None if verdict.text == plain else verdict.text
+    checks = ", ".join(dict.fromkeys(note.partition(":")[0] for note in notes))
+    return TextJudged(now(), action.gate, action.id, "Passed", text, tuple(notes), check=checks, writes=writes)
+
+
+def _refused(action: JudgeText, now: float, refused: Refused) -> TextJudged:
+    artifact, check, reason = refused.artifact, refused.check, refused.reason
+    return TextJudged(now, action.gate, action.id, "Refused", artifact=artifact, check=check, reason=reason)
 
 
 # ---------------------------------------------------------------- what a call merges
 
 
-async def _judge_writes(
-    action: JudgeText, judges: "_Judges", desk: Desk, shown: GateResult
-) -> tuple[GateResult, Mapping[str, Any] | None]:
-    """Judge what a call would merge where the model is shown something else: its result was cut, or rewritten.
-
-    A check sees the result whole, in the form in which the model would. Returns what stands instead of the writes,
-    None where they stay.
-    """
-    assert action.writes is not None
-    whole = compact({"signal": action.signal, "output": action.writes})
-    result = await _run(action.planned, judges, desk, whole)
-    if isinstance(result.verdict, Refused):
-        return result, None
-    if result.verdict.text == whole:
-        return shown, None
+def _read_writes(gate: Gate, writes: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    """Return what is merged of a result that the gate has rewritten."""
     try:
-        parsed = parse_json(result.verdict.text)
+        parsed = parse_json(text)
     except JsonError:
         parsed = None
     if isinstance(parsed, dict) and isinstance(parsed.get("output"), dict):
-        return shown, parsed["output"]
-    if len(whole) > LARGE_CHARS:
-        return shown, await asyncio.to_thread(_transform_each, action.planned, action.writes)
-    return shown, _transform_each(action.planned, action.writes)
+        output: dict[str, Any] = parsed["output"]
+        return output
+    return _transform_each(gate, writes)
 
 
 def _transform_each(gate: Gate, writes: Mapping[str, Any]) -> dict[str, Any]:
