@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pilothouse_api import names
 from pilothouse_control.world import Ceilings, Platform
+from pilothouse_operator.workloads import PodSettings
 
 
 def _split(value: object) -> object:
@@ -100,6 +101,17 @@ class OperatorSettings(BaseSettings):
     def is_journal_durable(self) -> bool:
         """Whether journals outlive pods."""
         return bool(self.journal_claim)
+
+    def pods(self) -> PodSettings:
+        """Return what pods of runners are built with."""
+        return PodSettings(
+            image_pull_policy=self.runner_image_pull_policy,
+            journal_claim=self.journal_claim,
+            termination_grace_seconds=self.termination_grace_seconds,
+            abort_grace_seconds=self.abort_grace_seconds,
+            telemetry_endpoint=self.runner_telemetry_endpoint,
+            telemetry_env=self.runner_telemetry_env,
+        )
 
     def platform(self) -> Platform:
         """Return what plans are resolved with."""

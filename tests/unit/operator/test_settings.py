@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from pilothouse_control.world import Ceilings
 from pilothouse_operator.settings import OperatorSettings, process_identity
+from pilothouse_operator.workloads import PodSettings
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, **environment: str) -> OperatorSettings:
@@ -33,12 +34,25 @@ def test_the_environment_is_read_as_the_chart_writes_it(monkeypatch: pytest.Monk
 
     assert read.watch_namespaces == ("a", "b")
     assert read.log_level == "info"
-    assert read.runner_telemetry_endpoint == "http://collector:4318"
-    assert read.runner_telemetry_env == {"OTEL_TRACES_SAMPLER": "always_on"}
     platform = read.platform()
     want = Ceilings(tool_timeout_seconds=3600, pause_seconds=3600, approval_expires_seconds=604800)
     assert platform.ceilings == want
     assert (platform.runner_image, platform.durable_journal) == ("runner:2", False)
+
+
+def test_what_pods_are_built_with_is_what_the_installation_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = settings(
+        monkeypatch,
+        RUNNER_IMAGE_PULL_POLICY="Never",
+        JOURNAL_CLAIM="journals",
+        TERMINATION_GRACE_SECONDS="20",
+        ABORT_GRACE_SECONDS="7",
+        RUNNER_TELEMETRY_ENDPOINT="http://collector:4318",
+        RUNNER_TELEMETRY_ENV='{"OTEL_TRACES_SAMPLER":"always_on"}',
+    )
+    assert read.pods() == PodSettings(
+        "Never", "journals", 20, 7, "http://collector:4318", {"OTEL_TRACES_SAMPLER": "always_on"}
+    )
 
 
 def test_all_namespaces_are_watched_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from pilothouse_operator.references import Unreadable, explain, gather_reference
 from pilothouse_operator.routing import SETTLED
 from pilothouse_operator.situation import Ended, Obstacle, RunView, Seen, Situation, Terms, classify
 from pilothouse_operator.status import operator_part, pending_directives, render_status
-from pilothouse_operator.workloads import PodSettings, build_pod
+from pilothouse_operator.workloads import build_pod
 
 AT_ONCE = 0.0
 STEPS_IN_A_ROW = 4
@@ -71,15 +71,7 @@ class RunReconciler:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._memory: dict[Key, Memory] = {}
-        settings = desk.settings
-        self._pods = PodSettings(
-            settings.runner_image_pull_policy,
-            settings.journal_claim,
-            settings.termination_grace_seconds,
-            settings.abort_grace_seconds,
-            settings.runner_telemetry_endpoint,
-            settings.runner_telemetry_env,
-        )
+        self._pods = desk.settings.pods()
 
     async def reconcile(self, key: Key) -> float | None:
         """Look at one run, again at once where a step of its own leads to the next; return when to look again."""

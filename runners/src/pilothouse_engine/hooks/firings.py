@@ -166,7 +166,7 @@ def _call_finished(hooks: PlannedHooks, state: RunState, fact: CallFinished) -> 
     if not visit.is_agent or call is None:
         return
     has_run = call.started is not None
-    if fact.code == "tool_call_unresolved" and not has_run:
+    if fact.code == "tool_call_unresolved" and not has_run and fact.id not in state.children:
         return  # nobody asked for it any more: it was answered so that the transcript is whole
     tool = call.asked.name if call.asked.is_declared else UNDECLARED
     said = (tool, fact.signal, fact.error_type or fact.code or "", fact.message if fact.code else "")

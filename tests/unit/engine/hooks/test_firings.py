@@ -140,6 +140,12 @@ ROWS: list[tuple[str, RunState, Fact, list[str]]] = [
         ["BeforeTool work research"],
     ),
     (
+        "a delegate that nobody waits for any more",
+        after(in_batch(asked(ID, "research")), ChildRequested(2.0, ID, 1, "Agent", "researcher", {})),
+        CallFinished(3.0, ID, "{}", "tool_call_unresolved"),
+        ["AfterTool work research tool_call_unresolved"],
+    ),
+    (
         "a step of the graph delegates",
         state_of(TELLS),
         ChildRequested(2.0, ID, 1, "Workflow", "other", {}),
