@@ -148,9 +148,18 @@ def test_a_declared_schema_is_offered_closed_and_as_an_object() -> None:
     assert spec.parameters == {"type": "object", **declared, "additionalProperties": False}
 
 
-def test_a_tool_that_is_not_built_yet_is_never_made_up() -> None:
-    with pytest.raises(ValueError, match="tool a is neither"):
-        specs_of(PLAN, {"name": "a", "agentRef": {"name": "other"}})
+def test_a_delegate_takes_any_object_where_it_declares_nothing() -> None:
+    delegate = {"name": "a", "description": "x", "agentRef": {"name": "other"}}
+    (spec,) = specs_of(PLAN, delegate)
+    assert (spec.name, spec.description, spec.parameters) == ("a", "x", ANY_OBJECT)
+
+
+def test_a_delegate_in_the_background_is_offered_a_second_time_with_the_same_parameters() -> None:
+    declared = {"type": "object", "properties": {"topic": {"type": "string"}}, "additionalProperties": False}
+    delegate = {"name": "a", "description": "x", "agentRef": {"name": "other"}, "parameters": declared}
+    waits, starts = specs_of(PLAN, delegate | {"background": True})
+    assert (waits.name, starts.name) == ("a", "start_a_task")
+    assert waits.parameters == starts.parameters == declared
 
 
 def test_tools_of_servers_are_not_known_before_the_servers_were_asked() -> None:
