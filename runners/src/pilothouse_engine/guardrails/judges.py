@@ -23,7 +23,10 @@ _DELIMITER = re.compile(r"<(?=\s*/?\s*text\b)", re.IGNORECASE)
 
 
 def build_judge_messages(criteria: str, subject: str) -> tuple[Message, ...]:
-    """Return the messages of one question; the text cannot close its delimiters."""
+    """Return the messages of one question; the text cannot close its delimiters.
+
+    A script tells it from other prompts by how the user message begins: `match: {contains: "<text>"}`.
+    """
     shown = _DELIMITER.sub("&lt;", subject)
     return (Message("system", _SYSTEM.format(criteria=criteria)), Message("user", _TEXT.format(text=shown)))
 

@@ -190,7 +190,7 @@ async def test_a_card_that_the_cut_splits_is_masked_on_both_sides(before: int) -
     assert digits == ""
 
 
-@pytest.mark.parametrize("offset", range(700, 760, 5))
+@pytest.mark.parametrize("offset", range(745, 790, 3))
 async def test_a_password_across_two_slices_is_masked_in_both(offset: int) -> None:
     content = around('DB_PASSWORD="Tr0ub4dor-and-3" ', 710)
     step = gated(SECRETS, tools=[function_tool("lookup")], limits={"maxToolResultChars": LIMIT})
