@@ -28,6 +28,10 @@ FAILURE_CAUSES: Mapping[str, Cause] = {
 """The cause that an exit names for each kind of failure of a model."""
 
 
+SHORTEST_ATTEMPT_SECONDS = 1.0
+"""A retry that wakes at its deadline gets this: to be cut off at once it would be charged for nothing."""
+
+
 @value
 class Attempt:
     """The next attempt of a model call: which endpoint, which of its attempts, and when (epoch seconds)."""
@@ -69,7 +73,7 @@ def deadline_of(retry: Retry, visit: Visit) -> float:
 
 def attempt_seconds(retry: Retry, visit: Visit, attempt: int, now: float, own: float) -> float:
     """Return the seconds that an attempt may take: `own`, and for a retry no more than what is left."""
-    return own if attempt == 1 else min(own, max(deadline_of(retry, visit) - now, 0.0))
+    return own if attempt == 1 else min(own, max(deadline_of(retry, visit) - now, SHORTEST_ATTEMPT_SECONDS))
 
 
 def attempt_after_rejection(planned: PlannedStep, visit: Visit, now: float) -> Attempt | None:

@@ -580,9 +580,9 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> None:
 
 def _note_prompt(visit: Visit, fact: ReplyReceived, model: ModelStarted, *, has_tools: bool) -> None:
     """Keep what the provider said of the prompt: its size, and that a tighter one was needed."""
-    if model.endpoint in visit.refused:
+    for endpoint in visit.refused:
         # The whole transcript only grows, so it stays too long; what a tighter level sends may be shorter next time.
-        visit.refused[model.endpoint] = "full"
+        visit.refused[endpoint] = "full"
     if not fact.counted:
         return
     tokens, size, messages = fact.input + fact.output, visit.prompt_bytes, len(visit.messages)

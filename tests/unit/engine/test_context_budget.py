@@ -352,6 +352,22 @@ def test_what_a_provider_wants_back_counts() -> None:
     assert bytes_of(thinking) - bytes_of(plain) >= 1000
 
 
+async def test_a_reply_of_another_model_ends_the_refusals_of_a_turn_too() -> None:
+    model = {"name": "m", "fallbacks": [{"name": "other"}]}
+    step = agent_step(model=model, retry={"attempts": 1}, limits={"maxIterations": 20})
+    too_long = [failure("ContextWindowExceeded")] * 2
+    turns = [*lookups(4, Usage()), *too_long, failure("ServerError"), call_more, answer("resolved")]
+    run = scenario(turns, step, functions={"tools:lookup": lambda arguments: LONG_RESULT | arguments})
+    await run.finish()
+    assert [(f.endpoint, f.level) for f in (await run.facts_of(ModelStarted))[4:]] == [
+        (0, "full"),
+        (0, "default"),
+        (0, "aggressive"),
+        (1, "full"),
+        (0, "default"),
+    ]
+
+
 async def test_a_fallback_is_judged_by_its_own_window() -> None:
     model = {"name": "m", "contextWindow": 200_000, "fallbacks": [{"name": "small", "contextWindow": 12_000}]}
     step = agent_step(model=model, retry={"attempts": 1}, limits={"maxIterations": 20})

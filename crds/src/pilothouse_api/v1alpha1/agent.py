@@ -68,7 +68,7 @@ class ModelEndpoint(Model):
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Longest reply, in tokens. Required where a token budget is set."""
     context_window: Annotated[int, Field(ge=1024, le=100_000_000)] | None = None
-    """Context window in tokens; else from LiteLLM's table, else unknown."""
+    """Context window in tokens; else from LiteLLM's table, else unknown: prompts stay under about 52,000 tokens."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """Deadline of one attempt of a call."""
     price: Price | None = None
