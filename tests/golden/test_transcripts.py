@@ -88,6 +88,7 @@ def test_every_snapshot_is_under_its_cap(path: Path) -> None:
 
 @each_script
 def test_a_run_that_is_cut_at_any_append_goes_on_to_the_same_end(path: Path) -> None:
+    """An append is atomic: these are all the journals that a crash can leave."""
     whole, _ = played(path)
     last = whole.ends[-1]
     if not isinstance(last, Finished):

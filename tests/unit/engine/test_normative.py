@@ -6,16 +6,21 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pilothouse_api.v1alpha1.agent import PiiMask, SecretMask
 from pilothouse_engine.decide import PASSABLE_KINDS
 from pilothouse_engine.executions import arguments_digest
 from pilothouse_engine.facts import CallCode, CallFinished, ModelStarted, ReplyReceived
-from pilothouse_engine.ports import HttpFailure, ModelRequest, Usage
+from pilothouse_engine.guardrails.registry import CHECKS
+from pilothouse_engine.guardrails.verdicts import Refuse
+from pilothouse_engine.ports import HttpFailure, ModelRequest, StoreFailure, Usage
 from pilothouse_engine.prompts import WRAP_UP_NOTE
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.state import COUNTED_ERRORS
 from pilothouse_engine.testing.http import ScriptedHttp
-from unit.engine.policies.rules import deny_turn
+from unit.engine.policies.rules import deny, deny_turn
 from unit.engine.scenarios import (
     ListModel,
     Scenario,
@@ -379,3 +384,44 @@ async def test_a_park_is_journaled_and_published_before_the_attempt_ends() -> No
     assert published == [(False, "ParkBegan"), (True, "ParkReleased")]
     raw = run.snapshot.to_raw()["parked"]
     assert {"reason", "turn", "since", "wake", "released"} <= set(raw)
+
+
+async def test_the_time_without_control_is_counted_in_no_deadline() -> None:
+    def forbid(request: ModelRequest) -> Any:
+        run.store.outage = StoreFailure("Forbidden", "403")
+        return calls(call("lookup"))
+
+    def heal(read: int) -> None:
+        if run.clock.monotonic() > 500:
+            run.store.outage = None
+
+    run = scenario([forbid, answer("resolved")], plan={"active_deadline_seconds": 100})
+    run.store.on_read = heal
+    assert (await run.finish()).exit.reason == "Complete"
+    assert run.clock.monotonic() > 500
+
+
+# ---------------------------------------------------------------- gates
+
+
+async def test_gates_judge_in_the_order_of_the_specification() -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    tools = [function_tool("lookup", parameters=parameters, approval="Always")]
+    asked = calls(call("nothing"), call("lookup", {"n": "x"}), call("lookup", {"n": 1}))
+    step = agent_step(tools=tools, policy=[deny("all", "true")], recovery={"maxSameError": 5})
+    run = scenario([asked, calls(call("lookup", {"n": 2}), finish="Length"), answer("resolved")], step)
+    await run.finish()
+    assert codes(requests_of(run)[2]) == [
+        "tool_unknown",
+        "tool_invalid_arguments",
+        "tool_policy_denied",
+        "tool_arguments_truncated",
+    ]
+
+
+@settings(max_examples=100)
+@given(st.text(), st.sampled_from(["jane@example.com", "4111 1111 1111 1111", "DE89 3704 0044 0532 0130 00", ""]))
+def test_masks_never_refuse(around: str, secret: str) -> None:
+    pii = PiiMask(entities=["Email", "CreditCard", "Phone", "Iban"])
+    for name, params in (("PiiMask", pii), ("SecretMask", SecretMask())):
+        assert not isinstance(CHECKS[name](f"{around} {secret}", params), Refuse)
