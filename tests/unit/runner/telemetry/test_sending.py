@@ -103,6 +103,7 @@ def test_spans_and_metrics_reach_a_collector_when_the_process_ends(tmp_path: Pat
     assert said == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [500, 401])
 def test_a_collector_that_refuses_changes_nothing(tmp_path: Path, status: int) -> None:
     with receiver() as kept:
