@@ -113,6 +113,8 @@ class Script(_Node):
     events: list[Event] = []
     durable: bool = True
     settings: dict[str, float] = {}
+    hidden: list[str] = []
+    """What stands in no snapshot and in no frame."""
     may_end_otherwise: str = ""
     """Why a run that is cut and resumed in between may end otherwise; empty where it may not."""
 

@@ -107,6 +107,7 @@ class Stage:
         self.is_killed = False
         self._later: set[asyncio.Task[None]] = set()
         self._set_clock(0.0)
+        self.sink = ListFrameSink()
         self.journal = _Journal(self, durable=self.script.durable)
         self.store = _Store(self)
 
@@ -185,7 +186,7 @@ class Stage:
             resources=_Cluster(self),
             journal=self.journal,
             store=self.store,
-            frames=ListFrameSink(),
+            frames=self.sink,
             clock=self.clock,
         )
 

@@ -8,6 +8,7 @@ import pytest
 from golden.script import Script
 from golden.test_transcripts import SCRIPTS, played
 from pilothouse_api.signals import DEFAULT, RESERVED_EXITS, UNROUTED_REASON
+from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.attempt import SettleCause
 from pilothouse_engine.facts import (
     FACTS,
@@ -15,16 +16,21 @@ from pilothouse_engine.facts import (
     CallFinished,
     Cause,
     Fact,
+    GateName,
+    JudgeAnswered,
     Level,
     ModeAnswered,
     ModelFailed,
     ModelStarted,
     NoteAdded,
     ParkBegan,
+    PolicyJudged,
     Purpose,
     ReplyReceived,
     RunEnded,
+    StepEntered,
     StepFinished,
+    TextJudged,
 )
 from pilothouse_engine.ports import FailureKind
 from pilothouse_engine.run import Released
@@ -47,9 +53,12 @@ WORDS: dict[str, set[Any]] = {
     "cause": set(get_args(Cause)),
     "code": {None, *get_args(CallCode)},
     "ending": ENDINGS,
+    "gate": set(get_args(GateName)),
     "exit": {DEFAULT, *RESERVED_EXITS},
     "fact": set(FACTS),
     "failure": set(get_args(FailureKind)),
+    "judged": {"Passed", "Refused"},
+    "kind": set(get_args(Step.model_fields["kind"].annotation)),
     "landing": LANDINGS,
     "level": set(get_args(Level)),
     "mode": {"Run", "Pause", "Finish", "Abort"},
@@ -57,6 +66,8 @@ WORDS: dict[str, set[Any]] = {
     "park": PARKS,
     "purpose": set(get_args(Purpose)),
     "reason": REASONS,
+    "said": set(get_args(get_type_hints(JudgeAnswered)["said"])),
+    "verdict": {"Allow", "Deny", "RequireApproval"},
 }
 
 
@@ -85,6 +96,15 @@ def words_of(script: Script, fact: Fact) -> Iterator[tuple[str, Any]]:
             yield "note", fact.note
         case ParkBegan():
             yield "park", fact.reason
+        case StepEntered():
+            yield "kind", fact.kind
+        case PolicyJudged():
+            yield "verdict", fact.verdict
+        case JudgeAnswered():
+            yield "said", fact.said
+        case TextJudged():
+            yield "gate", fact.gate
+            yield "judged", fact.verdict
         case ModeAnswered():
             yield "mode", fact.mode
         case _:

@@ -103,6 +103,14 @@ def test_a_run_that_is_cut_at_any_append_goes_on_to_the_same_end(path: Path) -> 
             assert (end.exit.signal, end.exit.reason) == (last.exit.signal, last.exit.reason), at
 
 
+@each_script
+def test_what_is_hidden_from_people_is_in_no_snapshot_and_no_frame(path: Path) -> None:
+    stage, _ = played(path)
+    shown = [snapshot.model_dump_json() for snapshot in stage.snapshots] + [str(frame) for frame in stage.sink.frames]
+    for word in stage.script.hidden:
+        assert not any(word in text for text in shown), word
+
+
 async def _entries(stage: Stage) -> list[dict[str, object]]:
     return [dict(entry) for entry in await stage.journal.read()]
 
