@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from golden.script import UID, Event, Script, When
+from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_api.v1alpha1.agentrun import Control, Snapshot
 from pilothouse_api.v1alpha1.steps import McpServer
@@ -84,18 +85,18 @@ class Checkpoint:
     due: Mapping[int, float]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Stage:
     """One run of a script, however many attempts it takes."""
 
     script: Script
+    plan: Plan
     told: list[Told] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     live: RunState | None = None
 
     def __post_init__(self) -> None:
-        self.plan = self.script.plan()
         self.settings = Settings(**self.script.settings)  # type: ignore[arg-type]
         self.attempt = 0
         self.settle: SettleCause | None = None
@@ -116,13 +117,17 @@ class Stage:
         self.clock = ManualClock(START + timedelta(seconds=elapsed))
 
     @classmethod
-    def resumed(cls, script: Script, lines: Sequence[str], at: Checkpoint) -> "Stage":
-        """Return the run as it stands after a crash right behind an append."""
-        stage = cls(script)
+    def of(cls, script: Script) -> "Stage":
+        """Return the run of a script before it began."""
+        return cls(script, script.plan())
+
+    def resumed(self, at: Checkpoint) -> "Stage":
+        """Return the run as it stands after a crash right behind an append of this one."""
+        stage = Stage(self.script, self.plan)
         stage._set_clock(at.elapsed)
         stage.store = _Store(stage)
         stage.store.directives = at.directives
-        stage.journal._lines = list(lines[: at.length])
+        stage.journal._lines = self.journal._lines[: at.length]
         stage.attempt, stage.settle = at.attempt, at.settle
         stage.happened, stage.done, stage.due = at.happened.copy(), set(at.done), dict(at.due)
         return stage

@@ -44,7 +44,7 @@ def played(path: Path) -> tuple[Stage, list[Fact]]:
     """The run of a script, played once for all tests."""
 
     async def play() -> tuple[Stage, list[Fact]]:
-        stage = Stage(read_script(path))
+        stage = Stage.of(read_script(path))
         await stage.play()
         return stage, await stage.facts()
 
@@ -116,7 +116,7 @@ async def _entries(stage: Stage) -> list[dict[str, object]]:
 
 
 async def _resume(whole: Stage, at: Checkpoint) -> tuple[Stage, list[Fact]]:
-    stage = Stage.resumed(whole.script, whole.journal._lines, at)
+    stage = whole.resumed(at)
     await stage.play()
     return stage, await stage.facts()
 
