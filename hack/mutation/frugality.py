@@ -1,68 +1,91 @@
-"""Which tests a mutant has to pass, so that a whole run ends in reasonable time on two cores."""
+"""Which tests a mutant has to pass, and how they are run, so that a whole run ends in reasonable time on two cores.
+
+Collecting the tests takes longer than running most of them. So pytest collects once, in a session that stays open, and
+each forked process runs the tests that it needs straight from there.
+"""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import pytest
 from mutmut.mutation.trampoline import get_mutant_under_test
 from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
+from mutmut.utils.file_utils import change_cwd
 from mutmut.workers import isolation
-
-PROBES = 20
-"""So many tests are run first where many reach a function: collecting hundreds takes longer than running a few, and
-most mutants fail nearly every test."""
 
 SECONDS_EACH = 4.0
 """Processor time of the tests of one mutant, by what they took when nothing was changed; the fastest ones are kept."""
 
 
-class Stopwatch:
-    """A plugin that notes the processor time of each test: the wall's says more about what else is running."""
+class OpenSession:
+    """A plugin that does some work instead of running the tests that were collected."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
 
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Any:
-        began = time.process_time()
-        yield
-        self.seconds[item.nodeid] = time.process_time() - began
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        FrugalRunner.session = session
+        FrugalRunner.items = {item.nodeid: item for item in session.items}
+        with change_cwd(".."):
+            self._work()
+        return True
 
 
 class FrugalRunner(PytestRunner):
-    """mutmut's runner of pytest: probes first, then what fits in the time of one mutant."""
+    """mutmut's runner of pytest, with the tests of the open session."""
+
+    session: pytest.Session
+    items: Mapping[str, pytest.Item] = {}
+    broken: ClassVar[list[str]] = []
+    """Tests that fail with nothing changed: they judge no mutant."""
 
     def run_stats(self, *, tests: Iterable[str]) -> int:
-        stopwatch = Stopwatch()
-        self._plugins = [stopwatch]
-        code = super().run_stats(tests=tests)
-        self._plugins = []
-        state().duration_by_test.update(stopwatch.seconds)
-        reached = state().tests_by_mangled_function_name
+        """Note which tests reach which function, and the processor time of each: the wall's is that of the machine."""
+        seen, reached = state(), state().tests_by_mangled_function_name
+        for name in self.items:
+            began = time.process_time()
+            if self._run([name]):
+                self.broken.append(name)
+                seen._stats.clear()
+                continue
+            seen.duration_by_test[name] = time.process_time() - began
+            for function in seen._stats:
+                reached[function].add(name)
+            seen._stats.clear()
         for function, names in reached.items():
-            reached[function] = set(affordable(names, state().duration_by_test, SECONDS_EACH))
-        return code
-
-    def execute_pytest(self, params: list[str], **given: Any) -> int:
-        plugins = [*given.pop("plugins", ()), *getattr(self, "_plugins", ())]
-        return super().execute_pytest(params, plugins=plugins, **given)
+            reached[function] = set(affordable(names, seen.duration_by_test, SECONDS_EACH))
+        return 0
 
     def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
         if not get_mutant_under_test():
-            return 0  # the tests have just passed with nothing changed, when it was noted which reaches what
-        first, rest = probes(sorted(tests))
-        if not first:
-            return super().run_tests(mutant_name=mutant_name, tests=rest)
-        return super().run_tests(mutant_name=mutant_name, tests=first) or super().run_tests(
-            mutant_name=mutant_name, tests=rest
-        )
+            return 0  # the tests have just passed with nothing changed
+        chosen = spread(list(tests) or list(self.items))
+        own = f"/test_{mutant_name.split('.')[1]}" if mutant_name else ""
+        return self._run(sorted(chosen, key=lambda test: own not in test))
+
+    def _run(self, names: Sequence[str]) -> int:
+        items = [self.items[name] for name in names]
+        with change_cwd("mutants"):
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+                if self.session.testsfailed:
+                    self.session.testsfailed = 0
+                    return 1
+        return 0
 
 
-def install() -> None:
-    """Make mutmut use the runner."""
+def run_in_session(arguments: Sequence[str], work: Callable[[], None]) -> list[str]:
+    """Collect the tests, and do the work with mutmut's runner replaced; return the tests that fail by themselves."""
     isolation.PytestRunner = FrugalRunner  # type: ignore[misc]
+    # Nobody reads why a mutant fails: neither rewritten asserts nor long tracebacks are needed.
+    quiet = ["-q", "-s", "--no-summary", "--tb=native", "--assert=plain", "--rootdir=."]
+    with change_cwd("mutants"):
+        code: Any = pytest.main([*quiet, *arguments], plugins=[OpenSession(work)])
+    if code != 0:
+        raise SystemExit(int(code))
+    return FrugalRunner.broken
 
 
 def affordable(tests: Iterable[str], seconds: Mapping[str, float], budget: float) -> list[str]:
@@ -76,9 +99,6 @@ def affordable(tests: Iterable[str], seconds: Mapping[str, float], budget: float
     return kept
 
 
-def probes(tests: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a few tests of many, of as many files as possible, and the others."""
-    step = len(tests) // PROBES
-    if step < 2:
-        return [], list(tests)
-    return list(tests[::step]), [test for place, test in enumerate(tests) if place % step]
+def spread(tests: Sequence[str], stride: int = 20) -> list[str]:
+    """Return the tests in an order that soon has met each of their files: most mutants fail in most of them."""
+    return [test for start in range(stride) for test in sorted(tests)[start::stride]]

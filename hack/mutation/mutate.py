@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     lay_out(options.modules, is_fresh=not options.again)
     os.chdir(WORK)
-    run(options.workers, is_again=options.again)
+    broken = run(options.workers, is_again=options.again)
     rows, found = collect(options.modules)
     write_found(ROOT / "build" / "survivors.txt", found)
     print(table(rows))
@@ -81,6 +81,7 @@ def main(argv: Sequence[str]) -> int:
         for row in rows
         if row.percent < FLOOR_PERCENT
     ]
+    problems += [f"{test} fails with nothing changed, so it judged no mutant" for test in broken]
     problems += compare(read_listed(ROOT / LISTED), found, options.modules)
     print("\n".join(problems) or "the survivors are those that tests/mutation/survivors.toml explains")
     return 1 if problems else 0
@@ -102,18 +103,29 @@ def lay_out(modules: Iterable[str], *, is_fresh: bool) -> None:
     (WORK / "pyproject.toml").write_text(CONFIGURATION.format(only=only, tests=tests))
 
 
-def run(workers: int, *, is_again: bool) -> None:
-    """Make the mutants and run, for each, the tests that reach its function; mutmut forks a process for each."""
+def run(workers: int, *, is_again: bool) -> list[str]:
+    """Make the mutants and run, for each, tests that reach its function; mutmut forks a process for each.
+
+    Returns the tests that fail with nothing changed.
+    """
     import mutmut.__main__ as mutmut
-    from frugality import install
+    from frugality import run_in_session
+    from mutmut.configuration import config
     from operators import narrow
 
     narrow()
-    install()
     os.environ["HYPOTHESIS_PROFILE"] = "mutate"
+    mutmut.set_mutant_under_test("mutant_generation")
+    Path("mutants").mkdir(exist_ok=True)
+    mutmut.copy_src_dir()
+    mutmut.copy_also_copy_files()
+    mutmut.setup_source_paths()
+    mutmut.create_mutants(workers)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     survivors = [name for _, name, code in results() if code == 0] if is_again else []
-    mutmut._run(survivors, workers)
+    settings = config()
+    arguments = [*settings.pytest_add_cli_args, *settings.pytest_add_cli_args_test_selection]
+    return run_in_session(arguments, lambda: mutmut._run(survivors, workers))
 
 
 def results() -> list[tuple[str, str, int | None]]:
