@@ -68,11 +68,11 @@ def _parse(index: int, raw_check: Any) -> GuardrailCheck:
 def parameter_problem(check: GuardrailCheck) -> str | None:
     """Return what is wrong with which parameters a check has, or None: exactly its own."""
     own = PARAMETERS[check.check]
-    for name in PARAMETERS.values():
-        alias = GuardrailCheck.model_fields[name].alias or name
-        is_set = getattr(check, name) is not None
-        if name == own and not is_set and check.check not in _WITHOUT_PARAMETERS:
-            return f"{check.check} needs {alias}"
-        if name != own and is_set:
-            return f"{check.check} takes no {alias}"
-    return None
+    if getattr(check, own) is None and check.check not in _WITHOUT_PARAMETERS:
+        return f"{check.check} needs {_alias(own)}"
+    foreign = next((name for name in PARAMETERS.values() if name != own and getattr(check, name) is not None), None)
+    return None if foreign is None else f"{check.check} takes no {_alias(foreign)}"
+
+
+def _alias(name: str) -> str:
+    return GuardrailCheck.model_fields[name].alias or name
