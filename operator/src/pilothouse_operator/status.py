@@ -322,6 +322,10 @@ def _pending_message(scene: Scene, pending: list[str]) -> str:
     match scene.situation:
         case Blocked() | Starting() | Lost():
             return f"{what}: lands when the run starts"
+        case Live() if scene.view.snapshot is not None and scene.view.snapshot.running is not None:
+            call = scene.view.snapshot.running
+            # Not for how long: a message that changes at each look would cost a write each time.
+            return f"{what}: lands when {call.tool} returns, which runs since {call.since}"
         case Live() | Parked() | Settling() | Ended():
             return f"{what}: lands at the next turn boundary"
         case _:

@@ -19,6 +19,7 @@ from pilothouse_api.v1alpha1.agentrun import (
     ModeLanding,
     PendingApproval,
     RunExit,
+    RunningCall,
     Snapshot,
     StepReport,
     TokenReport,
@@ -66,6 +67,7 @@ def build_snapshot(catalog: Catalog, state: RunState, inputs: Inputs) -> Snapsho
         "last_progress_time": iso(state.last_progress_at) if state.last_progress_at else None,
         "control": _control(state, inputs),
         "parked": parked_report(state.park, is_released=state.is_released) if state.park else None,
+        "running": _running(state),
         "pending_approvals": _pending(visit),
         "effects": _effects(state),
         "children": [_child_request(child) for child in _shown_children(state)] if state.children else [],
@@ -77,6 +79,17 @@ def build_snapshot(catalog: Catalog, state: RunState, inputs: Inputs) -> Snapsho
         fields["exit"] = run_exit(state.ended)
         fields["result"] = fit_result(state.ended.result, inputs.settings.max_result_bytes)
     return fit_snapshot(Snapshot(**fields), inputs.settings.max_snapshot_bytes)
+
+
+def _running(state: RunState) -> RunningCall | None:
+    """Return the oldest call that runs; a run that is parked or has ended runs none."""
+    visit = state.visit
+    if visit is None or state.park is not None:
+        return None
+    for call in visit.calls:
+        if call.started is not None and call.finished is None:
+            return RunningCall(call_id=call.asked.id, tool=call.started.tool, since=iso(call.started.at))
+    return None
 
 
 def lost_snapshot(raw_snapshot: Mapping[str, Any], catalog: Catalog, state: RunState, inputs: Inputs) -> Snapshot:
@@ -94,6 +107,7 @@ def lost_snapshot(raw_snapshot: Mapping[str, Any], catalog: Catalog, state: RunS
         "attempt": built.attempt,
         "journal_length": built.journal_length,
         "parked": None,
+        "running": None,
         "exit": built.exit,
         "control": built.control,
         "effects": Effects(settled=stood.effects.settled, unknown=list(unknown.values())),

@@ -108,6 +108,19 @@ async def test_a_slow_turn_is_published_once_while_its_calls_run() -> None:
     assert [s.tokens.used for s in run.store.snapshots] == [0, 60, 120, 180, 240]
 
 
+async def test_the_call_that_runs_is_named_while_it_runs() -> None:
+    async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
+        await run.clock.sleep(20)
+        return {"x": 1}
+
+    run = scenario([calls(call("lookup")), answer("resolved")], functions={"tools:lookup": slow})
+    named: list[tuple[str, str] | None] = []
+    run.store.on_publish = lambda s: named.append((s.running.tool, s.running.since) if s.running else None)
+    await run.finish()
+    assert ("lookup", "2030-01-01T00:00:00.000Z") in named
+    assert named[-1] is None
+
+
 async def test_a_start_an_end_and_each_turn_are_all_that_is_written() -> None:
     async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
         await run.clock.sleep(2)

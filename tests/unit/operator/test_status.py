@@ -286,6 +286,22 @@ def test_a_directive_that_lands_within_moments_is_not_reported_as_pending() -> N
     assert message(status, "ControlPending") == "Pause: lands at the next turn boundary"
 
 
+def test_a_directive_waits_for_the_call_that_runs() -> None:
+    call = {"callId": "t1-0-9f2c11ab", "tool": "account_lookup", "since": "2030-01-01T11:59:48.000Z"}
+    given = view(
+        render(view(attempt_status(), pod=running_pod())),
+        pod=running_pod(),
+        snapshot={"attempt": 1, "running": call},
+        seen=Seen(directive=ago(3)),
+        generation=2,
+        control={"mode": "Pause"},
+    )
+
+    said = message(render(given), "ControlPending")
+
+    assert said == "Pause: lands when account_lookup returns, which runs since 2030-01-01T11:59:48.000Z"
+
+
 def test_the_last_report_acknowledges_the_newest_generation_whatever_is_pending() -> None:
     given = view(
         {**BEGUN, "observedGeneration": 1},

@@ -323,6 +323,17 @@ class ChildRequest(StatusModel):
     """Awaited and Background: it is wanted. Delivered: its end was read. Abandoned: it must be aborted."""
 
 
+class RunningCall(StatusModel):
+    """A call that is under way: what a directive waits for."""
+
+    call_id: str
+    """The engine's id of the call."""
+    tool: str
+    """Tool or step."""
+    since: str
+    """When it started."""
+
+
 class UnknownEffect(StatusModel):
     """A call that started and of which nobody knows whether it was done."""
 
@@ -406,6 +417,8 @@ class Snapshot(StatusModel):
     """Answers to directives."""
     parked: Parked | None = None
     """What it waits for."""
+    running: RunningCall | None = None
+    """The oldest call that is under way."""
     pending_approvals: list[PendingApproval] = []
     """Calls that wait for a person."""
     children: list[ChildRequest] = []
