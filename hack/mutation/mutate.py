@@ -40,11 +40,11 @@ on_dependency_change = "ignore"
 [tool.pytest.ini_options]
 pythonpath = ["tests"]
 addopts = "-q --import-mode=importlib"
-timeout = 20
+timeout = 10
 markers = ["anyio: run in an event loop", "slow: seconds by itself"]
 """
 """What mutmut and pytest read in the copy. Asserts are there for the type checker, log texts and `assert_never` for
-nobody's behaviour; a hanging test fails after 20 s, which kills its mutant."""
+nobody's behaviour; a hanging test fails after 10 s, which kills its mutant."""
 
 TESTS = "tests/unit/engine"
 LEFT_OUT = ("guardrails/test_checks.py", "guardrails/test_*_detection.py")

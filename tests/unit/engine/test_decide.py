@@ -1,10 +1,13 @@
 """The rules that stand above every step: which wins, and that the one look that skips them skips none in vain."""
 
+import hashlib
+import json
 from itertools import product
 from typing import Any
 
 import pytest
 
+from pilothouse_api.plan import PlannedText
 from pilothouse_api.v1alpha1.agentrun import Control
 from pilothouse_engine.actions import Action, Commit, Execute, Finish, Inputs, ReadControl, Release
 from pilothouse_engine.catalog import Catalog
@@ -405,3 +408,28 @@ def test_a_step_on_the_route_of_an_abort_runs_within_the_grace_that_is_left() ->
     action = next_action(plan, run, inputs())
     assert isinstance(action, Execute)
     assert action.executions[0].timeout == 20.0
+
+
+def test_the_idempotency_key_is_the_digest_of_where_a_call_stands_and_of_its_arguments() -> None:
+    plan, run = graph("Once")
+    action = next_action(plan, run, read(run))
+    assert isinstance(action, Execute)
+    started = action.executions[0].started
+    params = json.dumps({"callable": "steps:fetch"}, sort_keys=True, separators=(",", ":"))
+    assert started.digest == hashlib.sha256(params.encode()).hexdigest()
+    place = json.dumps(["uid-1", "fetch", 1, 1, 0, "fetch", started.digest], separators=(",", ":"))
+    assert started.key == hashlib.sha256(place.encode()).hexdigest()
+
+
+def test_a_step_whose_text_is_not_what_was_planned_is_not_run() -> None:
+    source = {"artifact": "code@1"}
+    step = function_step("fetch", effect="Once")
+    step["function"] |= {"source": source}
+    forged = PlannedText(text="changed", digest="0" * 64, resolved="artifact:code@1")
+    plan = build_plan(step, texts={"artifact:code@1": forged}, active_deadline_seconds=60)
+    run = state()
+    run.apply(StepEntered(NOW, "fetch", 1, "Function", 1))
+    known = Catalog(plan, lambda endpoint: None, lambda endpoint: None, is_durable=True)
+    (finished,) = said(next_action(known, run, read(run)))
+    assert (finished.at, finished.signal, finished.error_type) == (NOW, "error", "IntegrityViolation")
+    assert "code@1" in finished.error_message

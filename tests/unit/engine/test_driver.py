@@ -143,3 +143,29 @@ async def test_an_end_is_published_however_long_the_store_is_away() -> None:
     await run.finish()
     assert run.snapshot.exit is not None
     assert [later - earlier for earlier, later in pairwise(tries)][-2:] == [15, 15]
+
+
+async def test_a_release_that_cannot_be_published_is_said_to_the_host_with_the_state_as_it_is() -> None:
+    def let_go(request: Any) -> Any:
+        run.store.outage = StoreFailure("Unavailable", "503")
+        run.stop.release()
+        return calls(call("lookup"))
+
+    run = scenario([let_go])
+    end = await run.attempt()
+    assert isinstance(end, Released)
+    assert (end.parked.reason, end.parked.turn, end.parked.released) == ("Stopped", 1, True)
+    assert end.snapshot.parked == end.parked
+    assert end.snapshot.journal_length == len(await run.entries())
+    assert run.store.snapshots == []
+
+
+async def test_a_release_is_published_before_the_host_is_told() -> None:
+    def let_go(request: Any) -> Any:
+        run.stop.release()
+        return calls(call("lookup"))
+
+    run = scenario([let_go])
+    end = await run.attempt()
+    assert isinstance(end, Released)
+    assert end.snapshot == run.snapshot
