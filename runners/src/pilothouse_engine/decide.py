@@ -33,7 +33,6 @@ from pilothouse_engine.facts import (
 from pilothouse_engine.parks import plan_parked, plan_release
 from pilothouse_engine.routes import EndRun, Next, is_mapped, route
 from pilothouse_engine.state import RunState, Visit
-from pilothouse_engine.steps.registry import EXECUTORS
 from pilothouse_engine.turns import plan_agent
 
 PASSABLE_KINDS = frozenset({"Router", "Response", "Function", "APICall"})
@@ -248,9 +247,6 @@ def _plan_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: V
         from pilothouse_engine.children import plan_waiting_step
 
         return plan_waiting_step(state, inputs)
-    if visit.kind not in EXECUTORS and visit.kind != "Delegate":
-        message = f"steps of kind {visit.kind} are not supported yet"
-        return Commit(plan_exit(state, inputs.now, ERROR, "NotSupported", message))
     effect = catalog.work(visit.step).effect
     if call is not None and has_started and effect == "Once":
         return Commit((unknown_effect(call, inputs.now),))
