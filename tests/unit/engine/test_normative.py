@@ -15,11 +15,12 @@ from pilothouse_engine.executions import arguments_digest
 from pilothouse_engine.facts import CallCode, CallFinished, ModelStarted, ReplyReceived
 from pilothouse_engine.guardrails.registry import CHECKS
 from pilothouse_engine.guardrails.verdicts import Refuse
-from pilothouse_engine.ports import HttpFailure, ModelRequest, StoreFailure, Usage
+from pilothouse_engine.ports import HttpFailure, ModelRequest, ResourceFailure, StoreFailure, Usage
 from pilothouse_engine.prompts import WRAP_UP_NOTE
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.state import COUNTED_ERRORS
 from pilothouse_engine.testing.http import ScriptedHttp
+from pilothouse_engine.testing.resources import MemoryResources
 from unit.engine.policies.rules import deny, deny_turn
 from unit.engine.scenarios import (
     ListModel,
@@ -425,3 +426,14 @@ def test_masks_never_refuse(around: str, secret: str) -> None:
     pii = PiiMask(entities=["Email", "CreditCard", "Phone", "Iban"])
     for name, params in (("PiiMask", pii), ("SecretMask", SecretMask())):
         assert not isinstance(CHECKS[name](f"{around} {secret}", params), Refuse)
+
+
+@pytest.mark.parametrize("kind", ["NotFound", "Forbidden"])
+async def test_what_a_tool_does_not_find_or_may_not_see_is_its_own_error(kind: Any) -> None:
+    params = {"operation": "Get", "apiVersion": "v1", "kind": "ConfigMap", "name": "limits"}
+    tool = {"name": "limits", "description": "Reads.", "inlineStep": {"kind": "Resource", "resource": params}}
+    resources = MemoryResources()
+    resources.failures = [ResourceFailure(kind, "it says no")]
+    run = scenario([calls(call("limits")), answer("resolved")], agent_step(tools=[tool]), resources=resources)
+    await run.finish()
+    assert codes(requests_of(run)[1]) == ["tool_error"]
