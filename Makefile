@@ -73,7 +73,7 @@ test: lint verify test-unit test-integration test-e2e ## Everything, real pods i
 
 .PHONY: test-fast
 test-fast: lint verify ## What needs no cluster and no patience
-	@$(PYTEST) tests/unit tests/contract -n 2 --dist loadfile -m "not slow"
+	@$(PYTEST) tests/unit tests/contract tests/golden -n 2 --dist loadfile -m "not slow"
 
 .PHONY: lint
 lint: .venv/.dev ## ruff, mypy, import contracts
@@ -94,7 +94,7 @@ verify: .venv/.dev ## Regenerate in a copy and compare
 
 .PHONY: test-unit
 test-unit: .venv/.dev ## Pure functions, ports, command line
-	@$(PYTEST) tests/unit tests/contract -n 2 --dist loadfile
+	@$(PYTEST) tests/unit tests/contract tests/golden -n 2 --dist loadfile
 
 .PHONY: test-integration
 test-integration: .venv/.dev ## On a real control plane
