@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from pilothouse_engine.facts import CallFinished, Level, ModelFailed, ModelStarted, PromptMessage, ReplyReceived
 from pilothouse_engine.ports import HttpResponse, Message, ModelRequest, Usage
-from pilothouse_engine.prompt_budget import UNKNOWN_WINDOW_BUDGET, Around, full_size, plan_prompt, prompt_tokens
+from pilothouse_engine.prompt_budget import (
+    CUT_OVERHEAD,
+    UNKNOWN_WINDOW_BUDGET,
+    Around,
+    Prompt,
+    full_size,
+    plan_prompt,
+    prompt_tokens,
+)
 from pilothouse_engine.prompt_levels import LEVELS, sent_at
 from pilothouse_engine.scripted import ScriptedModel
 from pilothouse_engine.state import RunState, Visit, bytes_of, text_bytes
@@ -61,6 +69,7 @@ def level_of(visit: Visit, window: int | None, endpoint: int = 0, around: Around
         (None, 52_000),
         (1024, 512),
         (8193, 4096),
+        (20_000, 10_000),
         (31_999, 15_999),
         (32_000, 16_000),  # half of the window and the window without 16,000 are the same here
         (64_000, 48_000),
@@ -237,16 +246,22 @@ def test_a_level_is_chosen_or_everything_shorter_was_refused(
         assert LEVELS.index(prompt.level) > LEVELS.index(refused)
 
 
+@pytest.mark.parametrize(("had_tools", "want"), [(True, 7000 + 4016 + 40), (False, 7000 + 4016 + 440)])
+def test_a_bound_at_full_is_the_count_and_the_bytes_of_what_is_new(had_tools: bool, want: int) -> None:
+    visit = counted_visit(7000, had_tools=had_tools)
+    assert plan_prompt(visit, 0, None, Around(tools=400, pinned=40)) == Prompt("full", want)
+    other = plan_prompt(visit, 1, None, Around(tools=400, pinned=40))
+    assert other == Prompt("full", visit.prompt_bytes + 440)
+
+
 def test_a_bound_at_a_tighter_level_is_the_count_of_the_prompt_before_and_what_is_new() -> None:
-    visit = play_visit(OPENING, [LONG] * 20)
-    unknown = plan_prompt(visit, 0, 48_000, NOTHING_AROUND)
-    assert unknown is not None
-    assert unknown.level == "default"
-    assert unknown.bound > 15 * 2200
+    visit, around = play_visit(OPENING, [LONG] * 20), Around(tools=400, pinned=40)
+    sent = sent_at(visit, visit.messages, "default")
+    assert plan_prompt(visit, 0, 48_000, around) == Prompt("default", sum(bytes_of(i.message) for i in sent) + 440)
     play_turn(RunState(visit=visit), ("text", "ok"), 9, input=9000, output=1, counted=True, level="default")
-    counted = plan_prompt(visit, 0, 48_000, NOTHING_AROUND)
-    assert counted is not None
-    assert 9001 < counted.bound < 9001 + 15 * 200
+    cuts = sum(item.is_cut for item in sent_at(visit, visit.messages, "default"))
+    want = 9001 + bytes_of(Message("user", "go on")) + cuts * CUT_OVERHEAD + 40
+    assert plan_prompt(visit, 0, 48_000, around) == Prompt("default", want)
 
 
 # ---------------------------------------------------------------- in a run
