@@ -36,7 +36,7 @@ def test_a_missing_workflow_is_waited_for_and_heals(installation: Installation, 
 
 
 def test_a_wrong_workflow_is_stalled_with_the_field(installation: Installation, namespace: str) -> None:
-    step = {"id": "ask", "kind": "Approval", "approval": {"title": "Go on?"}}
+    step = {"id": "ask", "kind": "Delegate", "delegate": {"workflowRef": {"name": "other"}}}
     installation.apply(
         namespace,
         {
