@@ -117,7 +117,7 @@ def test_a_run_that_was_let_go_of_while_it_waits_goes_on_with_the_decision_it_wa
 
 
 def test_ctrl_c_lets_go_of_a_run_and_resume_goes_on_with_it_in_one_process_only(terminal: Terminal) -> None:
-    manifest = terminal.write("w.yaml", workflow_manifest(12, delay=0.15))
+    manifest = terminal.write("w.yaml", workflow_manifest(30, delay=0.15))
     run = terminal.start("run", manifest, "--name", "r1")
     read_until(run, "turn 2: iteration")
     run.send_signal(signal.SIGINT)
@@ -139,7 +139,7 @@ def test_ctrl_c_lets_go_of_a_run_and_resume_goes_on_with_it_in_one_process_only(
     ended = show(terminal, "r1")["status"]
     assert ended["attempt"] == 2
     assert ended["run"]["control"]["steer"]["a1"]["state"] == "Landed"
-    assert ended["run"]["turn"] == 13
+    assert ended["run"]["turn"] == 31
 
 
 def test_sigterm_lets_go_of_a_run_too_and_abort_ends_it_without_a_live_process(terminal: Terminal) -> None:
