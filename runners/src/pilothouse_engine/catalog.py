@@ -304,7 +304,7 @@ def _bytes_of(specs: Iterable[ToolSpec]) -> int:
 
 def _add_surface(planned: PlannedStep, surface: ToolSurface) -> PlannedStep:
     """Return a step with the tools that its servers listed, after its own."""
-    from pilothouse_engine.mcp_tools import declared_form
+    from pilothouse_engine.mcp.tools import declared_form
     from pilothouse_engine.steps.mcp import ListedCall
 
     servers = {server.name: server for server in planned.agent.mcp_servers}

@@ -34,7 +34,7 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.parks import hold, parked_report
-from pilothouse_engine.prompts import task_note
+from pilothouse_engine.prompts.texts import task_note
 from pilothouse_engine.results import compact, error_content, shown_result
 from pilothouse_engine.state import Call, Child, RunState, task_result_id
 from pilothouse_engine.strict_json import JsonError, check_json, printable

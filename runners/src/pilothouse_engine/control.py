@@ -15,7 +15,7 @@ from pilothouse_engine.facts import (
     ParkBegan,
     SteerAnswered,
 )
-from pilothouse_engine.prompts import steer_text
+from pilothouse_engine.prompts.texts import steer_text
 from pilothouse_engine.state import RunState
 
 RETRY_SECONDS = 2.0

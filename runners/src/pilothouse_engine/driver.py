@@ -366,7 +366,7 @@ class Driver:
     # ------------------------------------------------------------ MCP servers
 
     async def _list_tools(self, agent: AgentSpec) -> None:
-        from pilothouse_engine.mcp_listing import list_surface
+        from pilothouse_engine.mcp.listing import list_surface
 
         await self._flush()
         self._has_sessions = True

@@ -226,7 +226,7 @@ class Functions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """One tool as its server lists it: hostile text, bounded in bytes only; `mcp_tools` makes an offer of it.
+    """One tool as its server lists it: hostile text, bounded in bytes only; `mcp.tools` makes an offer of it.
 
     The server's own hints (`readOnlyHint` and the like) are left out: they are never trusted.
     """

@@ -6,7 +6,7 @@ from pilothouse_engine.actions import CallModel
 from pilothouse_engine.executions import arguments_digest, call_id
 from pilothouse_engine.facts import AskedCall
 from pilothouse_engine.ports import Message, ModelRequest, RequestedCall
-from pilothouse_engine.prompt_levels import Sent, sent_at
+from pilothouse_engine.prompts.levels import Sent, sent_at
 from pilothouse_engine.state import RunState, Visit
 
 

@@ -53,7 +53,7 @@ class InvalidArguments:
 def build_tool_specs(plan: Plan, agent: AgentSpec) -> tuple[ToolSpec, ...]:
     """Return the tools that are offered to the model, in the order of the agent's list.
 
-    Tools of MCP servers are not among them: they are known once the servers were asked (`mcp_tools`).
+    Tools of MCP servers are not among them: they are known once the servers were asked (`mcp.tools`).
     """
     return tuple(spec for tool in agent.tools if tool.mcp is None for spec in _specs_of(plan, tool))
 

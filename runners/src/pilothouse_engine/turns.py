@@ -39,8 +39,8 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
-from pilothouse_engine.prompt_budget import Around, Prompt, plan_prompt
-from pilothouse_engine.prompts import (
+from pilothouse_engine.prompts.budget import Around, Prompt, plan_prompt
+from pilothouse_engine.prompts.texts import (
     CONTINUE_NOTE,
     FINISH_NOTE,
     STOPPED_TEXT,

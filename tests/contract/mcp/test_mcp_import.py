@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 PROBE = """
 import sys
 import pilothouse_runner.assembly, pilothouse_runner.process, pilothouse_runner.adapters.mcp
-import pilothouse_engine.mcp_tools, pilothouse_engine.steps.mcp
+import pilothouse_engine.mcp.tools, pilothouse_engine.steps.mcp
 print(sorted(name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_types", "httpx2", "opentelemetry")))
 """
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pilothouse_engine import mcp_listing
 from pilothouse_engine.facts import CallFinished, CallStarted, ToolSurface
+from pilothouse_engine.mcp import listing
 from pilothouse_engine.ports import ModelRequest
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Released, Stop, run_attempt
 from pilothouse_engine.testing.secrets import DictSecrets
@@ -242,7 +242,7 @@ LISTINGS_THAT_FAIL = {"endless": _endless, "too long": _too_long, "JSON-RPC erro
 async def test_a_server_that_cannot_be_listed_ends_the_step_or_is_left_out(
     name: str, required: bool, a_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_listing, "LISTING_SECONDS", 1.0)
+    monkeypatch.setattr(listing, "LISTING_SECONDS", 1.0)
     with raw_http_server(tools_list=LISTINGS_THAT_FAIL[name]) as bad, sdk_http_server() as good:
         async with a_client() as mcp:
             servers = [http(bad.url, "bad", required=required), http(good.url)]
@@ -262,7 +262,7 @@ async def test_a_server_that_cannot_be_listed_ends_the_step_or_is_left_out(
 async def test_a_program_that_cannot_be_listed_ends_the_step(
     mode: str, a_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_listing, "LISTING_SECONDS", 1.5)
+    monkeypatch.setattr(listing, "LISTING_SECONDS", 1.5)
     async with a_client() as mcp:
         run = a_run(mcp, [], raw(mode))
         assert error_of(await run.finish()) == ("error", "McpUnavailable")

@@ -25,7 +25,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_engine.turns": "mode lastIteration retry limits",
         "pilothouse_engine.recovery": "recovery",
         "pilothouse_engine.catalog": "guardrails model mcpServers policy",
-        "pilothouse_engine.prompts": "steering skills system prompt contextInjection",
+        "pilothouse_engine.prompts.texts": "steering skills system prompt contextInjection",
         "pilothouse_engine.outcome": "outcome",
         "pilothouse_engine.hooks.firings": "hooks",
     },
@@ -33,7 +33,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agent.AgentModel: {**_ENDPOINT, "pilothouse_engine.catalog": "script contextWindow fallbacks"},
     agent.Price: {"pilothouse_engine.account": "inputPerMillionUSD outputPerMillionUSD"},
     agent.Skill: {
-        "pilothouse_engine.prompts": "name",
+        "pilothouse_engine.prompts.texts": "name",
         "pilothouse_engine.catalog": "inline",
         "pilothouse_control.texts": "configMapKeyRef artifact",
     },
@@ -46,7 +46,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agent.InlineStep: {
         "pilothouse_engine.catalog": "kind apiCall mcp resource router function",
     },
-    agent.McpTools: {"pilothouse_engine.mcp_tools": "server allow"},
+    agent.McpTools: {"pilothouse_engine.mcp.tools": "server allow"},
     agent.Recovery: {"pilothouse_engine.recovery": "maxFailingBatches maxSameError"},
     agent.Outcome: {"pilothouse_engine.outcome": "enum write format schema map"},
     agent.Guardrails: {"pilothouse_engine.catalog": "input tools output"},
@@ -128,7 +128,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     steps.FunctionCall: {"pilothouse_engine.steps.function": "callable source arguments timeoutSeconds output"},
     steps.McpCall: {"pilothouse_engine.steps.mcp": "server tool arguments timeoutSeconds output"},
     steps.McpServer: {
-        "pilothouse_engine.mcp_tools": "name required",
+        "pilothouse_engine.mcp.tools": "name required",
         "pilothouse_control.mcp_artifacts": "artifact",
         "pilothouse_runner.adapters.mcp.client": "transport",
         "pilothouse_runner.adapters.mcp.http_transport": "url",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pilothouse_engine.facts import CallFinished, Level, ModelFailed, ModelStarted, PromptMessage, ReplyReceived
 from pilothouse_engine.ports import HttpResponse, Message, ModelRequest, Usage
-from pilothouse_engine.prompt_budget import (
+from pilothouse_engine.prompts.budget import (
     CUT_OVERHEAD,
     UNKNOWN_WINDOW_BUDGET,
     Around,
@@ -19,7 +19,7 @@ from pilothouse_engine.prompt_budget import (
     plan_prompt,
     prompt_tokens,
 )
-from pilothouse_engine.prompt_levels import LEVELS, sent_at
+from pilothouse_engine.prompts.levels import LEVELS, sent_at
 from pilothouse_engine.scripted import ScriptedModel
 from pilothouse_engine.state import RunState, Visit, bytes_of, text_bytes
 from pilothouse_engine.testing.http import ScriptedHttp

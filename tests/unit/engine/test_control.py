@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse_engine.facts import CallFinished, LimitsLanded, ModeAnswered, ParkBegan, ParkEnded, StepEntered
 from pilothouse_engine.ports import StoreFailure
-from pilothouse_engine.prompts import STOPPED_TEXT
+from pilothouse_engine.prompts.texts import STOPPED_TEXT
 from unit.engine.scenarios import (
     ListModel,
     Scenario,

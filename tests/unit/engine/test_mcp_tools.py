@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse_api.v1alpha1.agent import AgentSpec
-from pilothouse_engine.mcp_schemas import SchemaRefused, clean_text, normalise_schema, open_schema
-from pilothouse_engine.mcp_tools import (
+from pilothouse_engine.mcp.schemas import SchemaRefused, clean_text, normalise_schema, open_schema
+from pilothouse_engine.mcp.tools import (
     MAX_DESCRIPTION_CHARS,
     MAX_OFFERED,
     MAX_SURFACE_CHARS,

@@ -16,7 +16,7 @@ from pilothouse_engine.facts import CallCode, CallFinished, ModelStarted, ReplyR
 from pilothouse_engine.guardrails.registry import CHECKS
 from pilothouse_engine.guardrails.verdicts import Refuse
 from pilothouse_engine.ports import HttpFailure, ModelRequest, ResourceFailure, StoreFailure, Usage
-from pilothouse_engine.prompts import WRAP_UP_NOTE
+from pilothouse_engine.prompts.texts import WRAP_UP_NOTE
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.state import COUNTED_ERRORS
 from pilothouse_engine.testing.http import ScriptedHttp

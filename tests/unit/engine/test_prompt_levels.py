@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 
 from pilothouse_engine.facts import Level, PromptMessage
 from pilothouse_engine.ports import Message
-from pilothouse_engine.prompt_budget import CUT_OVERHEAD
-from pilothouse_engine.prompt_levels import CUTS, LEVELS, Cut, Sent, newest_turn, sent_at
+from pilothouse_engine.prompts.budget import CUT_OVERHEAD
+from pilothouse_engine.prompts.levels import CUTS, LEVELS, Cut, Sent, newest_turn, sent_at
 from pilothouse_engine.results import READ_TOOL_RESULT, pointer
 from pilothouse_engine.state import Visit, bytes_of
 from unit.engine.transcripts import opened_visits, play_visit

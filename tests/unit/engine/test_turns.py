@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pilothouse_engine.ports import Usage
-from pilothouse_engine.prompts import CONTINUE_NOTE, WRAP_UP_NOTE
+from pilothouse_engine.prompts.texts import CONTINUE_NOTE, WRAP_UP_NOTE
 from unit.engine.scenarios import (
     ListModel,
     agent_step,

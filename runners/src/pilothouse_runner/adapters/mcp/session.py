@@ -17,7 +17,7 @@ from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from pilothouse_engine.mcp_schemas import clean_text
+from pilothouse_engine.mcp.schemas import clean_text
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult
 from pilothouse_engine.strict_json import JsonError, printable
 from pilothouse_runner.adapters.mcp.credentials import mask

@@ -11,7 +11,7 @@ from pilothouse_api.mcp import ALL_TOOLS, is_offerable, offered_name
 from pilothouse_api.v1alpha1.agent import AgentSpec, McpTools, Tool
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.facts import OfferedTool
-from pilothouse_engine.mcp_schemas import SchemaRefused, clean_text, normalise_schema, open_schema
+from pilothouse_engine.mcp.schemas import SchemaRefused, clean_text, normalise_schema, open_schema
 from pilothouse_engine.ports import McpFailure, McpListing, McpTool
 from pilothouse_engine.results import compact
 

@@ -11,7 +11,7 @@ from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.alarms import Alarms, Cut
 from pilothouse_engine.endings import plan_exit
 from pilothouse_engine.facts import Facts, ToolSurface
-from pilothouse_engine.mcp_tools import McpMissing, McpSurface, build_surface, used_servers
+from pilothouse_engine.mcp.tools import McpMissing, McpSurface, build_surface, used_servers
 from pilothouse_engine.ports import Mcp, McpFailure, McpListing
 from pilothouse_engine.state import RunState
 

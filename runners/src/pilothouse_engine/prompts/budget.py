@@ -5,7 +5,7 @@ that the prompt can take and is what is held.
 """
 
 from pilothouse_engine.facts import Level
-from pilothouse_engine.prompt_levels import LEVELS, Sent, sent_at
+from pilothouse_engine.prompts.levels import LEVELS, Sent, sent_at
 from pilothouse_engine.results import pointer
 from pilothouse_engine.state import MESSAGE_OVERHEAD, CountedPrompt, Visit, bytes_of
 from pilothouse_engine.values import value
