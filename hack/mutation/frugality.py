@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from mutmut.mutation.trampoline import get_mutant_under_test
+from mutmut.mutation.trampoline import get_mutant_under_test, set_mutant_under_test
 from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
 from mutmut.utils.file_utils import change_cwd
@@ -17,6 +17,10 @@ from mutmut.workers import isolation
 
 SECONDS_EACH = 4.0
 """Processor time of the tests of one mutant, by what they took when nothing was changed; the fastest ones are kept."""
+
+
+CHECKED = 60
+"""So many tests show, before any mutant is judged, that tests fail when they should and pass when they should."""
 
 
 class OpenSession:
@@ -58,18 +62,26 @@ class FrugalRunner(PytestRunner):
             reached[function] = set(affordable(names, seen.duration_by_test, SECONDS_EACH))
         return 0
 
+    def run_forced_fail(self) -> int:
+        """See that a change can be noticed, and that the session is fit for the next tests when one has failed."""
+        code = self._run(spread(list(self.items))[:CHECKED])
+        set_mutant_under_test("")
+        if self._run([name for name in spread(list(self.items))[:CHECKED] if name not in self.broken]):
+            raise SystemExit("tests fail with nothing changed, after others have failed in the same session")
+        return code
+
     def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
         if not get_mutant_under_test():
             return 0  # the tests have just passed with nothing changed
-        chosen = spread(list(tests) or list(self.items))
         own = f"/test_{mutant_name.split('.')[1]}" if mutant_name else ""
-        return self._run(sorted(chosen, key=lambda test: own not in test))
+        return self._run(sorted(spread(list(tests)), key=lambda test: own not in test))
 
     def _run(self, names: Sequence[str]) -> int:
-        items = [self.items[name] for name in names]
         with change_cwd("mutants"):
-            for item, following in zip(items, [*items[1:], None], strict=True):
-                item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            for name in names:
+                item = self.items[name]
+                # With no next item all is torn down, so that any other test may follow, also after a failure.
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
                 if self.session.testsfailed:
                     self.session.testsfailed = 0
                     return 1
