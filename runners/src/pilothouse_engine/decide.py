@@ -214,8 +214,7 @@ def _plan_entering(catalog: Catalog, state: RunState, inputs: Inputs, step_id: s
 def _is_abort_routed(catalog: Catalog, state: RunState) -> bool:
     """Tell whether the run still follows a route that its author mapped for the abort."""
     last, step_id = state.last_step, state.last_step_id
-    if last is None or step_id is None:
-        return False
+    assert last is not None and step_id is not None, "an abort that met no visit ends the run before"
     return last.signal != ABORTED or is_mapped(catalog, step_id, ABORTED)
 
 

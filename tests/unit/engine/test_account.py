@@ -41,6 +41,22 @@ def test_settling_adds_to_what_was_settled_before() -> None:
     assert (account.held, account.is_unpriced) == (None, False)
 
 
+def test_what_is_lent_is_taken_back_and_what_was_taken_is_added() -> None:
+    account = Account(input=1, output=2, cost=3)
+    account.lend(100, 50)
+    account.lend(None, None)
+    account.lend(10, 5)
+    assert (account.lent_tokens, account.lent_cost) == (110, 55)
+    account.take_back(None, None, Charge(4, 5, 6, False))
+    assert (account.lent_tokens, account.lent_cost) == (110, 55)
+    account.take_back(100, 50, Charge(40, 50, 60, False))
+    assert (account.lent_tokens, account.lent_cost) == (10, 5)
+    assert (account.input, account.output, account.cost, account.is_unpriced) == (45, 57, 69, False)
+    account.take_back(10, 5, Charge(0, 0, None, False))
+    account.take_back(0, 0, Charge(0, 0, 1, False))
+    assert (account.lent_tokens, account.lent_cost, account.cost, account.is_unpriced) == (0, 0, 70, True)
+
+
 @pytest.mark.parametrize(
     ("remaining", "want"),
     [

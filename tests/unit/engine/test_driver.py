@@ -169,3 +169,21 @@ async def test_a_release_is_published_before_the_host_is_told() -> None:
     end = await run.attempt()
     assert isinstance(end, Released)
     assert end.snapshot == run.snapshot
+
+
+async def test_an_end_that_is_not_journaled_yet_is_not_published() -> None:
+    run = scenario([answer("resolved")])
+    append = run.journal.append
+
+    async def away_for_the_end(attempt: int, seq: int, entries: Any) -> None:
+        if any(entry["fact"] == "RunEnded" for entry in entries):
+            raise JournalUnavailable("away")
+        await append(attempt, seq, entries)
+
+    run.journal.append = away_for_the_end  # type: ignore[method-assign]
+    run.store.on_publish = lambda snapshot: run.stop.release() if snapshot.parked is not None else None
+    end = await run.attempt()
+    assert isinstance(end, Released)
+    assert (end.parked.reason, end.snapshot.exit) == ("JournalLost", None)
+    run.journal.append = append  # type: ignore[method-assign]
+    assert (await run.finish()).exit.signal == "resolved"
