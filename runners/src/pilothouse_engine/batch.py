@@ -28,7 +28,10 @@ MAX_NAMES_SHOWN = 64
 
 @value
 class GateInput:
-    """What gates see of one call. `ahead` are calls of the same parallel run that passed and have not started."""
+    """What gates see of one call.
+
+    `ahead` are calls of the same parallel run that passed and have not started, `tool` is the one that the model named.
+    """
 
     catalog: Catalog
     planned: PlannedStep
@@ -38,11 +41,7 @@ class GateInput:
     visit: Visit
     call: Call
     ahead: tuple[Call, ...]
-
-    @property
-    def tool(self) -> PlannedTool | None:
-        """The declared tool that the model named."""
-        return self.planned.tools.get(self.call.asked.name)
+    tool: PlannedTool | None
 
 
 @value
@@ -170,7 +169,8 @@ def check_policy(gate: GateInput, allowed: Allow) -> Verdict:
     call, policies = gate.call, gate.planned.tool_policies
     if call.edited is not None:
         allowed = Allow(dict(call.edited))
-    if not policies:
+    policed = gate.planned.policed_tools
+    if not policies or (policed is not None and call.asked.name not in policed):
         return allowed
     verdict = call.verdict if call.edited is None else call.edit_verdict
     if verdict is None and (call.approval is None or call.edited is not None):
@@ -314,7 +314,8 @@ def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned:
     for call in visit.calls[visit.next_call :]:
         if call.finished is not None:
             continue
-        gate = GateInput(catalog, planned, limits, state, inputs, visit, call, tuple(ahead for ahead, _, _ in run))
+        ahead, named = tuple(ahead for ahead, _, _ in run), planned.tools.get(call.asked.name)
+        gate = GateInput(catalog, planned, limits, state, inputs, visit, call, ahead, named)
         action = None if run else _check_before_call(state, inputs, gate, parallel)
         if action is not None:
             return action

@@ -85,6 +85,8 @@ class PlannedStep:
     specs_bytes: int
     model_policies: "tuple[PlannedPolicy, ...]" = ()
     tool_policies: "tuple[PlannedPolicy, ...]" = ()
+    policed_tools: frozenset[str] | None = None
+    """Tools that a policy can say anything of, None where that may be any."""
     asks_servers: bool = False
     """Whether a tool is of an MCP server, so that the servers are asked before the first model call of a visit."""
 
@@ -250,6 +252,7 @@ class Catalog:
         asks = any(tool.mcp is not None for tool in agent.tools)
         endpoints = (agent.model, *agent.model.fallbacks)
         policies = self.policies(step.id)
+        tool_policies = tuple(policy for policy in policies if policy.applies("ToolCall"))
         return PlannedStep(
             step,
             agent,
@@ -259,7 +262,8 @@ class Catalog:
             _bytes_of(specs),
             asks_servers=asks,
             model_policies=tuple(policy for policy in policies if policy.applies("ModelCall")),
-            tool_policies=tuple(policy for policy in policies if policy.applies("ToolCall")),
+            tool_policies=tool_policies,
+            policed_tools=_policed_tools(tool_policies),
         )
 
     def _plan_gates(self, step: Step) -> StepGates:
@@ -293,6 +297,11 @@ def _tasks_of(planned: PlannedTool) -> Iterator[tuple[str, PlannedTool]]:
     if planned.tool.background and planned.agent_ref is not None:
         name = task_name(planned.tool.name)
         yield name, replace(planned, tool=planned.tool.model_copy(update={"name": name}), is_task=True)
+
+
+def _policed_tools(policies: "Iterable[PlannedPolicy]") -> frozenset[str] | None:
+    tools = {rule.tool for policy in policies for rule in policy.rules if rule.at == "ToolCall"}
+    return None if None in tools else frozenset(tool for tool in tools if tool is not None)
 
 
 def _bytes_of(specs: Iterable[ToolSpec]) -> int:

@@ -447,7 +447,17 @@ class Driver:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._run_call(execution)) for execution in executions]
             results = [task.result() for task in tasks]
-        self._commit(tuple(result for result in results if result is not None))
+        self._commit(self._judged(tuple(result for result in results if result is not None)))
+
+    def _judged(self, finished: tuple[CallFinished, ...]) -> Facts:
+        """Return results with what the tools gate says of them at once."""
+        visit = self._state.visit
+        gate = self._catalog.gates(visit.step).tools if visit is not None and visit.is_gated else None
+        if gate is None:
+            return finished
+        from pilothouse_engine.guardrails.judgements import judge_finished  # most runs have no guardrail
+
+        return judge_finished(gate, finished)
 
     async def _run_call(self, execution: Execution) -> CallFinished | None:
         """Return what came of a call, None where it was interrupted."""

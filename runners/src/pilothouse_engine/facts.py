@@ -158,7 +158,7 @@ class StepEntered:
 class PromptOpened:
     """The prompt of a visit was assembled.
 
-    Where it `is_gated`, a result of its calls is shown and merged when its TextJudged says so.
+    Where it `is_gated`, a result of its calls is shown and merged when the gate has passed it.
     """
 
     at: float
@@ -408,7 +408,8 @@ class CallFinished:
 
     `content` is the result in full, `cut_at` the longest text of it that the model is shown (0: all of it).
     `is_unknown` says that nobody knows what it did. `fatal` names why the step cannot go on. For a step of the graph
-    it holds all that its StepFinished needs: `writes`, `error_type`, `result`.
+    it holds all that its StepFinished needs: `writes`, `error_type`, `result`. `is_passed`: the tools gate
+    has judged it and it goes on as it is; anything else that the gate says is a TextJudged.
     """
 
     at: float
@@ -425,6 +426,7 @@ class CallFinished:
     error_type: str | None = None
     result: Mapping[str, Any] | None = None
     seconds: float = 0.0
+    is_passed: bool = False
 
     @property
     def cut_from(self) -> int | None:
@@ -479,6 +481,11 @@ class TextJudged:
     check: str = ""
     reason: str = ""
     writes: Mapping[str, Any] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the text goes on as it is, and there is nothing to tell of it."""
+        return self.verdict == "Passed" and self.text is None and self.writes is None and not self.check
 
     @property
     def said(self) -> Literal["Refused", "Rewritten", "Noted"]:

@@ -84,6 +84,11 @@ class Call:
     is_counted: bool = False
 
     @property
+    def is_judged(self) -> bool:
+        """Whether the tools gate has said what becomes of its result."""
+        return self.judged is not None or (self.finished is not None and self.finished.is_passed)
+
+    @property
     def edited(self) -> Mapping[str, Any] | None:
         """The arguments of the decision that landed, where it changed them."""
         return self.answer.arguments if self.answer is not None else None
@@ -686,7 +691,7 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
         _count(state, visit, call)
     if fact.code is not None and fact.code != "tool_call_unresolved":
         state.tool_errors += 1
-    if fact.writes and not visit.is_gated:
+    if fact.writes and (fact.is_passed or not visit.is_gated):
         _write(state, fact.writes)
     if fact.fatal is not None and visit.fatal is None:
         visit.fatal = fact
@@ -750,7 +755,7 @@ def _show_results(state: RunState, visit: Visit) -> None:
     """Append finished results in the order of the calls; the last one ends the turn."""
     while visit.next_call < len(visit.calls):
         call = visit.calls[visit.next_call]
-        if call.finished is None or (visit.is_gated and call.judged is None):
+        if call.finished is None or (visit.is_gated and not call.is_judged):
             return
         text, note = shown_result(call.asked.id, call.finished.content, call.finished.cut_at)
         if call.judged is not None and call.judged.text is not None:

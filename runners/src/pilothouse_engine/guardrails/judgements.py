@@ -4,7 +4,7 @@ A text that is judged by pure checks is judged here, as a part of the decision; 
 performed by `guardrails.judging`. Nothing of this package is imported before a gate is planned.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pilothouse_api.signals import GUARDRAIL_VIOLATION
@@ -12,8 +12,8 @@ from pilothouse_engine.actions import Action, Commit, Inputs, JudgeText
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit
-from pilothouse_engine.facts import Fact, RunEnded, StepFinished, TextJudged
-from pilothouse_engine.guardrails.gates import run_pure
+from pilothouse_engine.facts import CallFinished, Fact, Facts, RunEnded, StepFinished, TextJudged
+from pilothouse_engine.guardrails.gates import Gate, run_pure
 from pilothouse_engine.guardrails.judging import is_quick, judge_now
 from pilothouse_engine.guardrails.verdicts import Passed
 from pilothouse_engine.recovery import FALLBACK_CAUSES
@@ -41,12 +41,32 @@ def judge_result(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | 
     visit = _visit(state)
     gate = catalog.gates(visit.step).tools
     assert gate is not None
-    call = next((call for call in visit.calls[visit.next_call :] if call.finished and call.judged is None), None)
+    call = next((call for call in visit.calls[visit.next_call :] if call.finished and not call.is_judged), None)
     if call is None or call.finished is None:
         return None
-    done = call.finished
-    judging = JudgeText("tools", done.id, gate, done.content, done.cut_at, done.signal, done.writes)
-    return _judge(state, inputs, judging)
+    return _judge(state, inputs, _judging(gate, call.finished))
+
+
+def judge_finished(gate: Gate, finished: Sequence[CallFinished]) -> Facts:
+    """Return the results of calls with what is said of them at once, so that both are one entry of the journal.
+
+    What takes long, asks a judge, or stands behind a refusal is left to `judge_result`.
+    """
+    facts: list[CallFinished] = []
+    verdicts: list[TextJudged] = []
+    for done in finished:
+        judging = _judging(gate, done)
+        is_refused = bool(verdicts) and verdicts[-1].verdict == "Refused"
+        verdict = judge_now(judging, done.at) if is_quick(judging) and not is_refused else None
+        is_plain = verdict is not None and verdict.is_plain
+        facts.append(replace(done, is_passed=True) if is_plain else done)
+        if verdict is not None and not is_plain:
+            verdicts.append(verdict)
+    return (*facts, *verdicts)
+
+
+def _judging(gate: Gate, done: CallFinished) -> JudgeText:
+    return JudgeText("tools", done.id, gate, done.content, done.cut_at, done.signal, done.writes)
 
 
 def judge_task(

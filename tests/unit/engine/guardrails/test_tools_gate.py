@@ -83,8 +83,8 @@ async def test_the_journal_keeps_the_result_whole_and_what_was_shown_instead() -
 async def test_a_result_that_passes_as_it_is_is_not_journaled_twice_and_makes_no_frame() -> None:
     run = run_with({"a": 1}, MASK)
     await run.finish()
-    (judged,) = await run.facts_of(TextJudged)
-    assert judged.text is None and not judged.check
+    (finished,) = await run.facts_of(CallFinished)
+    assert finished.is_passed and await run.facts_of(TextJudged) == []
     assert [frame for frame in run.sink.frames if frame["kind"] == "Guardrail"] == []
 
 
@@ -240,8 +240,9 @@ async def test_what_is_merged_is_what_the_gate_lets_pass_cut_or_not(result: Any,
     run = merging(result, MASK, limits={"maxToolResultChars": limit})
     end = await run.finish()
     assert end.result == {"found": want}
-    (judged,) = await run.facts_of(TextJudged)
-    assert (judged.writes is None) == (want == result)
+    (finished, _), judged = await run.facts_of(CallFinished), await run.facts_of(TextJudged)
+    assert finished.is_passed == (want == result)
+    assert [fact.writes is not None for fact in judged] == ([] if finished.is_passed else [True])
 
 
 async def test_a_value_that_is_wrapped_is_merged_as_the_wrapped_text() -> None:
@@ -256,6 +257,17 @@ async def test_nothing_is_merged_of_a_result_whose_hidden_part_is_refused() -> N
     end = await run.finish()
     assert end.exit.signal == "guardrail_violation"
     assert "lookup" not in (await run.state()).context
+
+
+async def test_of_parallel_results_the_first_that_is_refused_ends_the_step() -> None:
+    functions = {"tools:lookup": lambda arguments: {"say": ["fine", "forbidden", "forbidden"][arguments["n"]]}}
+    step = gated(DENY, limits={"maxParallelToolCalls": 3}, routes={"guardrail_violation": "end"})
+    run = scenario([calls(*(call("lookup", {"n": n}) for n in range(3)))], step, functions=functions)
+    end = await run.finish()
+    assert end.exit.signal == "guardrail_violation"
+    first, second, third = await run.facts_of(CallFinished)
+    assert (first.is_passed, second.is_passed, third.is_passed) == (True, False, False)
+    assert [(fact.id, fact.verdict) for fact in await run.facts_of(TextJudged)] == [(second.id, "Refused")]
 
 
 async def test_nothing_is_merged_before_the_gate_has_said_so() -> None:
@@ -284,7 +296,7 @@ async def test_a_gate_of_pure_checks_flushes_the_journal_no_more_often() -> None
 
     checks = {"input": [MASK], "tools": [MASK], "output": [MASK]}
     plain, judged = await appends(), await appends(guardrails=checks)
-    assert (len(judged), sum(judged)) == (len(plain), sum(plain) + 4)
+    assert (len(judged), sum(judged)) == (len(plain), sum(plain) + 2)
 
 
 async def test_a_large_text_is_judged_beside_the_loop_when_its_call_is_journaled(

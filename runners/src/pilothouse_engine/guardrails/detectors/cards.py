@@ -44,6 +44,8 @@ _NETWORKS: tuple[tuple[str, str, frozenset[int]], ...] = (
 
 def find_cards(view: View) -> Iterator[Finding]:
     """Yield numbers of payment cards; they may stand among other numbers, in one of the printed layouts."""
+    if not view.has_digit:
+        return
     text = view.folded
     for run in _RUN.finditer(text):
         groups = [(group.start(), group.end()) for group in _GROUP.finditer(text, run.start(), run.end())]

@@ -33,6 +33,8 @@ _LENGTHS: Mapping[str, int] = {
 
 def find_ibans(view: View) -> Iterator[Finding]:
     """Yield IBANs, in groups or in one piece, in capital or in small letters."""
+    if not view.has_digit:
+        return
     for match in _START.finditer(view.folded):
         taken = _take(view.folded, match.start())
         if taken is not None and is_iban(taken[0]):

@@ -45,7 +45,7 @@ _MAX_JUDGED = 1000
 
 def find_phones(view: View) -> Iterator[Finding]:
     """Yield phone numbers."""
-    if _ANY_START.search(view.folded) is None:
+    if not view.has_digit or _ANY_START.search(view.folded) is None:
         return
     for start, end in (*_international(view.folded), *_north_american(view.folded), *_national(view.folded)):
         if _stands_alone(view.folded, start, end):

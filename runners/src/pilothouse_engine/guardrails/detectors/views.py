@@ -8,6 +8,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 # These two are not RE2's: single classes and bounded runs are linear for `re` too, and ten times as fast.
 _INVISIBLE = re.compile(
@@ -19,6 +20,7 @@ _MASK = re.compile(r"\[(?:Email|CreditCard|Phone|Iban|Secret)\]")
 # A mask is read as a part of a word, as what it stands for was: what touched it does not stand alone now either.
 _MASK_READS = "_"
 _ESCAPED = {"n": "\n", "r": "\n", "t": "\t", "b": " ", "f": " "}
+_DIGIT = re.compile("[0-9]")
 _FULL_STOPS = "\u3002\uff61\u2024\u00b7"
 
 
@@ -42,6 +44,11 @@ class View:
             text = _plain(text)
         cuts = _cuts(text)
         self.folded = self._fold(text, cuts) if cuts else text
+
+    @cached_property
+    def has_digit(self) -> bool:
+        """Whether there is a digit: without one there is no number of any kind."""
+        return _DIGIT.search(self.folded) is not None
 
     def original(self, start: int, end: int, kind: str) -> Finding:
         """Return where a non-empty stretch of `folded` stands in the original."""
