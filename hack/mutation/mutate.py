@@ -23,6 +23,9 @@ FLOOR_PERCENT = 85.0
 MEMORY_BYTES = 4 << 30
 """A mutant that never ends must not take the machine's memory with it."""
 
+UNDECIDED = (0, 33, None)
+"""Exit codes of mutants that are tried again: survived, reached by no test, not tried (their function has changed)."""
+
 MODULES = ("account", "outcome", "context", "state", "decide", "batch", "driver")
 
 CONFIGURATION = """
@@ -122,7 +125,7 @@ def run(workers: int, *, is_again: bool) -> list[str]:
     mutmut.setup_source_paths()
     mutmut.create_mutants(workers)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    survivors = [name for _, name, code in results() if code == 0] if is_again else []
+    survivors = [name for _, name, code in results() if code in UNDECIDED] if is_again else []
     settings = config()
     arguments = [*settings.pytest_add_cli_args, *settings.pytest_add_cli_args_test_selection]
     return run_in_session(arguments, lambda: mutmut._run(survivors, workers))

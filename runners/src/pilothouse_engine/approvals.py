@@ -180,9 +180,9 @@ def _edit(catalog: Catalog, state: RunState, call: Call, patch: Mapping[str, Any
     if not visit.is_agent:
         return "the inputs of a step of the graph cannot be edited: decide without arguments"
     tool = catalog.offer(visit).tools[call.asked.name].tool
-    checked = check_arguments(catalog.plan, tool, call.asked.arguments)
+    checked = check_arguments(tool, call.asked.arguments)
     if not isinstance(checked, InvalidArguments):
-        checked = check_arguments(catalog.plan, tool, json.dumps(merge_patch(checked.value, patch)))
+        checked = check_arguments(tool, json.dumps(merge_patch(checked.value, patch)))
     if isinstance(checked, InvalidArguments):
         return str(mask_value(checked.message))[:MAX_PROBLEM_CHARS]
     return checked.value

@@ -155,7 +155,7 @@ def check_known(gate: GateInput, allowed: Allow) -> Verdict:
 def check_call_arguments(gate: GateInput, allowed: Allow) -> Verdict:
     """Parse and validate the arguments."""
     assert gate.tool is not None, "check_known stands before"
-    checked = check_arguments(gate.catalog.plan, gate.tool.tool, gate.call.asked.arguments)
+    checked = check_arguments(gate.tool.tool, gate.call.asked.arguments)
     if isinstance(checked, InvalidArguments):
         return Answer("tool_invalid_arguments", checked.message)
     return Allow(checked.value)
@@ -299,7 +299,7 @@ def _resume_lost(
         return Commit((unknown_effect(call, inputs.now),))
     if call.edited is not None:
         return _run(catalog, state, inputs, [(call, tool, dict(call.edited))], limits)
-    checked = check_arguments(catalog.plan, tool.tool, call.asked.arguments)
+    checked = check_arguments(tool.tool, call.asked.arguments)
     if isinstance(checked, InvalidArguments):
         return Commit((unknown_effect(call, inputs.now),))
     return _run(catalog, state, inputs, [(call, tool, checked.value)], limits)

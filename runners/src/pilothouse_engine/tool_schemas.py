@@ -63,7 +63,7 @@ def task_name(tool: str) -> str:
     return f"start_{tool}_task"
 
 
-def check_arguments(plan: Plan, tool: Tool, arguments_text: str) -> Arguments | InvalidArguments:
+def check_arguments(tool: Tool, arguments_text: str) -> Arguments | InvalidArguments:
     """Return the arguments of a call, or what is wrong with them.
 
     An empty text and `null` are no arguments (models send both for a tool that takes none). Keys that begin with `_`

@@ -16,6 +16,7 @@ from pilothouse_engine.facts import (
     AttemptStarted,
     CallFinished,
     CallStarted,
+    ChildRequested,
     Fact,
     LimitsLanded,
     ModeAnswered,
@@ -169,6 +170,11 @@ def test_a_lost_call_is_repeated_where_that_is_harmless_and_unknown_otherwise(
     else:
         (unknown,) = said(action)
         assert (unknown.at, unknown.id, unknown.code, unknown.is_unknown) == (NOW, call.id, "tool_effect_unknown", True)
+
+
+def test_a_call_that_waits_for_a_child_waits_on_when_the_run_was_woken_otherwise() -> None:
+    child = ChildRequested(NOW, FIRST.id, 1, "Agent", "helper", {})
+    assert said(decide(*batch(*turn(FIRST), child, started(FIRST, "Once")))) == (ParkBegan(NOW, "AwaitingChild", 1),)
 
 
 def test_what_is_lost_comes_before_what_was_not_begun() -> None:

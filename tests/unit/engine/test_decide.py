@@ -19,6 +19,7 @@ from pilothouse_engine.decide import (
     is_undisturbed,
     next_action,
     remaining_seconds,
+    wait_while_parked,
 )
 from pilothouse_engine.facts import (
     AttemptStarted,
@@ -218,7 +219,19 @@ def test_directives_that_a_settled_run_cannot_follow_are_answered() -> None:
 
 def test_a_run_that_is_settled_without_its_journal_says_that_nobody_knows_what_calls_did() -> None:
     (ended,) = settled(state(), "Aborted", published_length=9, opened_length=0)
-    assert ended.message.endswith("; the journal was lost, so nobody knows what open calls did")
+    assert ended.message == (
+        "closed by a settling attempt: Aborted; the journal was lost, so nobody knows what open calls did"
+    )
+
+
+def test_a_run_is_settled_without_directives_too() -> None:
+    run = state()
+    (ended,) = said(next_action(catalog(), run, inputs(settle="Aborted", read_tick=run.tick)))
+    assert (ended.signal, ended.reason) == ("aborted", "Aborted")
+
+
+def test_nothing_waits_where_nothing_is_parked() -> None:
+    assert wait_while_parked(catalog(), state(), inputs()) is None
 
 
 # ---------------------------------------------------------------- between steps
@@ -392,7 +405,10 @@ def test_only_an_abort_lands_before_a_step_of_the_graph(mode: str, lands: bool) 
     plan, run = graph("Once")
     known = read(run, directives=Directives("uid-1", 2, control=Control.model_validate({"mode": mode})))
     action = next_action(plan, run, known)
-    assert isinstance(action, Commit if lands else Execute)
+    if lands:
+        assert said(action) == (ModeAnswered(NOW, 1, "Abort"),)
+    else:
+        assert isinstance(action, Execute)
 
 
 @pytest.mark.parametrize(("effect", "goes_on"), [("ReadOnly", True), ("Idempotent", True), ("Once", False)])

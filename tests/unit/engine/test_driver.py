@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from pilothouse_engine.facts import AttemptStarted, ParkEnded
+from pilothouse_engine.facts import AttemptStarted, CallFinished, ParkEnded
+from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import JournalUnavailable, StoreFailure
 from pilothouse_engine.run import Released
+from pilothouse_engine.testing.mcp import InProcessMcp
 from unit.engine.scenarios import Scenario, answer, call, calls, scenario
 
 pytestmark = pytest.mark.anyio
@@ -187,3 +189,35 @@ async def test_an_end_that_is_not_journaled_yet_is_not_published() -> None:
     assert (end.parked.reason, end.snapshot.exit) == ("JournalLost", None)
     run.journal.append = append  # type: ignore[method-assign]
     assert (await run.finish()).exit.signal == "resolved"
+
+
+async def test_after_something_urgent_was_published_the_rest_is_coalesced_again() -> None:
+    run = scenario([*(calls(call("lookup", {"n": n})) for n in range(7)), answer("resolved")])
+    run.store.set_control(steer={"s": {"message": "slow down"}})
+    await run.finish()
+    assert len(run.store.snapshots) <= 4
+
+
+async def test_a_run_that_calls_no_mcp_server_ends_no_session() -> None:
+    run = scenario([calls(call("lookup")), answer("resolved")])
+    await run.finish()
+    assert isinstance(run.mcp, InProcessMcp)
+    assert run.mcp.visits_ended == 0
+
+
+async def test_how_long_a_call_took_is_part_of_its_result_and_its_observers_are_told_when_it_begins() -> None:
+    class Witness(Observer):
+        def call_begins(self, call: str) -> None:
+            begun.append(call)
+
+    async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
+        await run.clock.sleep(2)
+        return {}
+
+    begun: list[str] = []
+    turns = [calls(call("lookup", {"n": n})) for n in range(2)]
+    run = scenario([*turns, answer("resolved")], functions={"tools:lookup": slow}, observers=(Witness(),))
+    await run.finish()
+    finished = await run.facts_of(CallFinished)
+    assert [fact.seconds for fact in finished] == [2.0, 2.0]
+    assert begun == [fact.id for fact in finished]

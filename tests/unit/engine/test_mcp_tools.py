@@ -350,7 +350,6 @@ def test_what_is_offered_is_bounded_as_a_whole() -> None:
 
 # ---------------------------------------------------------------- arguments
 
-A_PLAN: Any = None
 """Arguments are checked without a plan where the tool brings its own parameters."""
 
 
@@ -359,10 +358,10 @@ def test_arguments_are_validated_by_the_listed_schema_which_stays_open() -> None
     [tool] = offered(agent, github=listing("search")).tools
     form = declared_form(agent.tools[0], tool)
     assert (form.name, form.effect, form.max_calls) == ("github__search", "ReadOnly", 2)
-    assert check_arguments(A_PLAN, form, '{"query": "x", "limit": 3.0, "more": 1}') == Arguments(
+    assert check_arguments(form, '{"query": "x", "limit": 3.0, "more": 1}') == Arguments(
         {"query": "x", "limit": 3, "more": 1}
     )
-    wrong = check_arguments(A_PLAN, form, '{"limit": "three"}')
+    wrong = check_arguments(form, '{"limit": "three"}')
     assert isinstance(wrong, InvalidArguments)
     assert "query" in wrong.message
 
@@ -372,7 +371,7 @@ def test_a_listed_schema_that_closes_itself_stays_closed() -> None:
     closed = {**SEARCH, "additionalProperties": False}
     [tool] = offered(agent, github=listing(McpTool("search", "", closed))).tools
     form = declared_form(agent.tools[0], tool)
-    assert isinstance(check_arguments(A_PLAN, form, '{"query": "x", "more": 1}'), InvalidArguments)
+    assert isinstance(check_arguments(form, '{"query": "x", "more": 1}'), InvalidArguments)
 
 
 def test_open_schema_opens_objects_at_every_level() -> None:

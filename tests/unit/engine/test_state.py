@@ -418,6 +418,8 @@ def test_a_cut_reply_is_continued_and_a_wrong_one_repaired() -> None:
         state=state,
     )
     assert (visit.continuations, visit.repairs, visit.parts) == (0, 1, [])
+    fold(STARTED, reply(text="."), NoteAdded(106.0, "Repair", "wrong"), state=state)
+    assert visit.repairs == 2
 
 
 def test_a_batch_ends_a_row_of_continuations() -> None:
@@ -446,6 +448,13 @@ def test_a_started_call_counts_once_however_often_it_is_started() -> None:
     assert (visit.runs_by_tool, visit.identities) == ({"lookup": 1}, {"dlookup": 1})
     newest = visit.calls[0].started
     assert newest is not None and newest.at == 110.0
+
+
+def test_runs_of_a_tool_are_added_up() -> None:
+    calls = [asked(0), asked(1, digest="e"), asked(2, name="other", digest="f")]
+    state = fold(*ASKING, reply(*calls), *(started(call) for call in calls))
+    assert visit_of(state).runs_by_tool == {"lookup": 2, "other": 1}
+    assert (state.tool_calls, state.total_tool_calls) == ({"lookup": 2, "other": 1}, 3)
 
 
 def test_a_call_that_was_answered_without_running_counts_but_not_as_a_run() -> None:
@@ -537,9 +546,14 @@ def test_a_batch_with_counted_errors_is_a_failing_one_and_each_error_counts_once
     again = asked(3, digest="g")
     fold(STARTED, reply(again), finished(again, code="tool_error", message="no"), state=state)
     assert (visit.failing_batches, visit.same_errors) == (2, {("lookup", "tool_error", "no"): 2})
+    assert visit.error_types == {}
+    typed = asked(5, digest="i")
+    fold(STARTED, reply(typed), finished(typed, code="tool_error", message="no", error_type="Raised"), state=state)
+    assert visit.error_types == {("lookup", "tool_error", "no"): "Raised"}
+    assert (visit.failing_batches, visit.same_errors) == (3, {("lookup", "tool_error", "no"): 3})
     good = asked(4, digest="h")
     fold(STARTED, reply(good), finished(good), state=state)
-    assert visit.failing_batches == 2
+    assert visit.failing_batches == 3
 
 
 def test_the_one_call_of_a_step_of_the_graph_is_known_by_the_fact_that_names_it() -> None:

@@ -191,7 +191,7 @@ DECLARED = {
     ],
 )
 def test_arguments_that_fit_are_narrowed_and_freed_of_engine_keys(text: str, want: dict[str, Any]) -> None:
-    got = check_arguments(PLAN, tool(DECLARED), text)
+    got = check_arguments(tool(DECLARED), text)
 
     assert got == Arguments(want)
     assert isinstance(got, Arguments)
@@ -231,7 +231,7 @@ def test_arguments_that_fit_are_narrowed_and_freed_of_engine_keys(text: str, wan
     ],
 )
 def test_arguments_that_do_not_fit_are_answered_with_what_is_wrong_and_where(text: str, want: str) -> None:
-    got = check_arguments(PLAN, tool(DECLARED), text)
+    got = check_arguments(tool(DECLARED), text)
 
     assert isinstance(got, InvalidArguments)
     assert want in got.message
@@ -242,7 +242,7 @@ def test_arguments_that_do_not_fit_are_answered_with_what_is_wrong_and_where(tex
 def test_a_message_names_a_few_errors_and_says_that_there_are_more() -> None:
     text = json.dumps({"customer": "c", "rows": [{"id": "x" * 10_000} for _ in range(20)]})
 
-    got = check_arguments(PLAN, tool(DECLARED), text)
+    got = check_arguments(tool(DECLARED), text)
 
     assert isinstance(got, InvalidArguments)
     assert "rows[0].id" in got.message and "rows[3].id" in got.message and "rows[4]" not in got.message
@@ -250,12 +250,12 @@ def test_a_message_names_a_few_errors_and_says_that_there_are_more() -> None:
 
 
 def test_derived_parameters_only_shape_the_offer() -> None:
-    got = check_arguments(PLAN, tool(), '{"anything": 3.0, "_x": 1}')
+    got = check_arguments(tool(), '{"anything": 3.0, "_x": 1}')
 
     assert got == Arguments({"anything": 3.0})
-    assert check_arguments(PLAN, tool(), "") == Arguments({})
-    assert check_arguments(PLAN, tool(), "null") == Arguments({})
-    assert isinstance(check_arguments(PLAN, tool(), "[]"), InvalidArguments)
+    assert check_arguments(tool(), "") == Arguments({})
+    assert check_arguments(tool(), "null") == Arguments({})
+    assert isinstance(check_arguments(tool(), "[]"), InvalidArguments)
 
 
 OPEN = {"type": "object", "properties": {"a": {}}, "additionalProperties": True}
@@ -279,7 +279,7 @@ PATTERNS = {"type": "object", "properties": {"a": {}}, "patternProperties": {"^x
     ],
 )
 def test_additional_properties_are_honoured_and_false_by_default(schema: Any, value: Any, fits: bool) -> None:
-    got = check_arguments(PLAN, tool(schema), json.dumps(value))
+    got = check_arguments(tool(schema), json.dumps(value))
 
     assert isinstance(got, Arguments) == fits
 
@@ -297,7 +297,7 @@ def test_additional_properties_are_honoured_and_false_by_default(schema: Any, va
     ],
 )
 def test_a_schema_that_is_none_makes_the_tool_unusable_and_nothing_is_fetched(schema: Any) -> None:
-    got = check_arguments(PLAN, tool(schema), '{"a": "x"}')
+    got = check_arguments(tool(schema), '{"a": "x"}')
 
     assert isinstance(got, InvalidArguments)
     assert "no valid JSON Schema" in got.message and "use another tool" in got.message
@@ -307,7 +307,7 @@ def test_a_pattern_that_backtracks_forever_ends() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a|a)*$(?<!b)"}}}
     started = time.monotonic()
 
-    check_arguments(PLAN, tool(schema), json.dumps({"a": "a" * 200_000 + "!"}))
+    check_arguments(tool(schema), json.dumps({"a": "a" * 200_000 + "!"}))
 
     assert time.monotonic() - started < 10
 
@@ -330,7 +330,7 @@ JSON_LIKE = st.recursive(
 @given(st.text() | JSON_LIKE.map(json.dumps) | st.dictionaries(st.text(), JSON_LIKE).map(json.dumps))
 def test_whatever_a_model_sends_is_answered_and_what_passes_can_be_stored(text: str) -> None:
     for schema in (DECLARED, None):
-        got = check_arguments(PLAN, tool(schema), text)
+        got = check_arguments(tool(schema), text)
         if isinstance(got, Arguments):
             json.dumps(got.value, allow_nan=False, ensure_ascii=False).encode()
         else:
