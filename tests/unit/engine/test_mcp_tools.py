@@ -350,8 +350,6 @@ def test_what_is_offered_is_bounded_as_a_whole() -> None:
 
 # ---------------------------------------------------------------- arguments
 
-"""Arguments are checked without a plan where the tool brings its own parameters."""
-
 
 def test_arguments_are_validated_by_the_listed_schema_which_stays_open() -> None:
     agent = an_agent(entry("*", effect="ReadOnly", maxCalls=2))
