@@ -16,8 +16,8 @@ from mutmut.utils.file_utils import change_cwd
 from mutmut.workers import isolation
 
 SECONDS_EACH = 3.0
-"""Processor time of the tests of one mutant, by what they took when nothing was changed. Those in the files of its module
-are kept, and the fastest others."""
+"""Processor time of the tests of one mutant, by what they took when nothing was changed. Those in the files of its
+module are kept, and the fastest others."""
 
 
 CHECKED = 60

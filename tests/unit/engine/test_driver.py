@@ -1,14 +1,17 @@
 """How an attempt ends, waits and publishes where its ports fail it (engine.md §8, §10)."""
 
+import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from pilothouse_engine.facts import AttemptStarted, CallFinished, ParkEnded
+from pilothouse_engine.facts import AttemptStarted, CallFinished, ParkEnded, SteerAnswered, encode
 from pilothouse_engine.observers import Observer
-from pilothouse_engine.ports import JournalUnavailable, StoreFailure
+from pilothouse_engine.ports import Directives, JournalUnavailable, StoreFailure
 from pilothouse_engine.run import Released
+from pilothouse_engine.testing.clock import START
 from pilothouse_engine.testing.mcp import InProcessMcp
 from unit.engine.scenarios import Scenario, answer, call, calls, scenario
 
@@ -221,3 +224,75 @@ async def test_how_long_a_call_took_is_part_of_its_result_and_its_observers_are_
     finished = await run.facts_of(CallFinished)
     assert [fact.seconds for fact in finished] == [2.0, 2.0]
     assert begun == [fact.id for fact in finished]
+
+
+async def test_who_is_fenced_out_by_the_journal_says_by_whom() -> None:
+    async def usurp(request: Any) -> Any:
+        await run.journal.append(7, len(await run.entries()), [encode(AttemptStarted(0.0, 7))])
+        return answer("resolved")
+
+    run = scenario([usurp])
+    end = await run.lose()
+    assert (end.reason, end.message) == ("Fenced", "attempt 7 has written, this is attempt 1")
+
+
+async def test_facts_of_a_later_attempt_are_of_their_wall_time() -> None:
+    async def crash(request: Any) -> Any:
+        await run.clock.sleep(10)
+        raise RuntimeError("the pod is gone")
+
+    run = scenario([crash, answer("resolved")])
+    with pytest.raises(RuntimeError):
+        await run.attempt()
+    run.clock.advance(500)
+    await run.finish()
+    assert [fact.at - START.timestamp() for fact in await run.facts_of(AttemptStarted)] == [0.0, 510.0]
+
+
+async def test_a_journal_that_is_shorter_than_what_was_published_is_found_when_the_object_is_read() -> None:
+    run = scenario([])
+    run.store.directives = replace(run.store.directives, snapshot={"journalLength": 5})
+    end = await run.finish()
+    assert (end.exit.reason, run.snapshot.exit and run.snapshot.exit.reason) == ("JournalLost", "JournalLost")
+
+
+@pytest.mark.parametrize(
+    "snapshot", [None, {}, {"journalLength": "many"}, {"journalLength": None}, {"journalLength": 0}]
+)
+async def test_a_snapshot_that_says_nothing_of_the_journal_loses_none(snapshot: Any) -> None:
+    run = scenario([answer("resolved")])
+    run.store.directives = replace(run.store.directives, snapshot=snapshot)
+    assert (await run.finish()).exit.signal == "resolved"
+
+
+async def test_guidance_lands_in_the_order_in_which_it_was_first_seen() -> None:
+    async def pause(request: Any) -> Any:
+        run.store.set_control(mode="Pause", steer={"b": {"message": "first"}})
+        return calls(call("lookup"))
+
+    async def resume() -> None:
+        await run.clock.sleep(5)
+        run.store.set_control(mode="Run", steer={"a": {"message": "second"}})
+
+    run = scenario([pause, answer("resolved")])
+    resuming = asyncio.ensure_future(resume())
+    await run.finish()
+    await resuming
+    assert [fact.id for fact in await run.facts_of(SteerAnswered)] == ["b", "a"]
+
+
+async def test_directives_that_changed_are_shown_to_observers_and_published() -> None:
+    class Witness(Observer):
+        def directives_seen(self, at: float, directives: Directives) -> None:
+            seen.append((at - START.timestamp(), directives.generation))
+
+    async def slow(request: Any) -> Any:
+        run.store.set_limits(pauseSeconds=60)
+        await run.clock.sleep(5)
+        return calls(call("lookup", {"n": request.turn}))
+
+    seen: list[tuple[float, int]] = []
+    run = scenario([slow, slow, answer("resolved")], observers=(Witness(),))
+    await run.finish()
+    assert seen == [(0.0, 1), (5.0, 2), (10.0, 3)]
+    assert run.snapshot.control.observed_generation == 3
