@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pilothouse_api.expressions import Expression
 from pilothouse_api.plan import Plan
@@ -98,11 +98,16 @@ def _failure(at: At, owner: str, rule: str, reason: str) -> Decision:
     return Decision(at, "Deny", rule, f"the rule could not be judged, which denies: {reason}", owner, is_failure=True)
 
 
+_UNMATCHED: Mapping[At, Decision] = {at: Decision(at, "Allow") for at in get_args(At)}
+
+
 def decide_by_expressions(policies: Sequence[PlannedPolicy], question: Question) -> Decision | None:
     """Return the strictest verdict of all lists, or None where an endpoint has to be asked for it."""
     found = _evaluate(policies, question)
     if isinstance(found, Decision):
         return found
+    if not found:
+        return _UNMATCHED[question.at]
     decisions = [one for one in found if isinstance(one, Decision)]
     return strictest(question.at, decisions) if len(decisions) == len(found) else None
 
