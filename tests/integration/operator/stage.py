@@ -44,10 +44,13 @@ SYSTEM = "pilothouse-system"
 OPERATOR = "pilothouse-operator"
 NODE = "stand-in"
 
+PATIENCE = 60.0
+"""Seconds; on a machine that is busy with the other tests an operator takes a while to start."""
+
 T = TypeVar("T")
 
 
-async def eventually(look: Callable[[], Awaitable[T]], seconds: float = 20.0) -> T:
+async def eventually(look: Callable[[], Awaitable[T]], seconds: float = PATIENCE) -> T:
     """Return the first truthy answer; fail with the last one after so many seconds."""
     deadline = time.monotonic() + seconds
     while True:
@@ -124,7 +127,7 @@ class OperatorProcess:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
 
-    async def wait(self, seconds: float = 20.0) -> int:
+    async def wait(self, seconds: float = PATIENCE) -> int:
         assert self.process is not None
         return await asyncio.wait_for(self.process.wait(), seconds)
 
@@ -243,7 +246,7 @@ class Stage:
     async def control(self, name: str = "r1", **control: Any) -> None:
         await self.api.merge_patch(AGENTRUNS, self.namespace, name, {"spec": {"control": control}})
 
-    async def wait_phase(self, phase: str, name: str = "r1", seconds: float = 20.0) -> Raw:
+    async def wait_phase(self, phase: str, name: str = "r1", seconds: float = PATIENCE) -> Raw:
         async def look() -> Raw | None:
             raw = await self.run(name)
             return raw if raw.get("status", {}).get("phase") == phase else None
@@ -257,7 +260,7 @@ class Stage:
         return found
 
     async def wait_condition(
-        self, kind: str, status: str = "True", reason: str | None = None, name: str = "r1", seconds: float = 20.0
+        self, kind: str, status: str = "True", reason: str | None = None, name: str = "r1", seconds: float = PATIENCE
     ) -> Raw:
         async def look() -> Raw | None:
             found = condition(await self.run(name), kind)
@@ -274,7 +277,7 @@ class Stage:
 
     # ------------------------------------------------------------ the kubelet's part
 
-    async def wait_pod(self, name: str, seconds: float = 20.0) -> Raw:
+    async def wait_pod(self, name: str, seconds: float = PATIENCE) -> Raw:
         async def look() -> Raw | None:
             try:
                 return await self.api.get(PODS, self.namespace, name)
