@@ -12,6 +12,8 @@ from pilothouse_engine.batch import plan_batch
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import RETRY_SECONDS
 from pilothouse_engine.facts import (
+    ApprovalAnswered,
+    ApprovalRequested,
     AskedCall,
     AttemptStarted,
     CallFinished,
@@ -22,6 +24,7 @@ from pilothouse_engine.facts import (
     ModeAnswered,
     ModelStarted,
     ParkBegan,
+    PolicyJudged,
     PromptMessage,
     PromptOpened,
     ReplyReceived,
@@ -32,6 +35,7 @@ from pilothouse_engine.ports import Directives, StoreFailure
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.state import RunState
 from pilothouse_engine.steps.contract import StepCall
+from unit.engine.policies.rules import deny, require
 from unit.engine.scenarios import agent_step, build_plan, function_tool
 
 NOW = 1000.0
@@ -319,6 +323,67 @@ def test_arguments_that_do_not_fit_are_answered() -> None:
     call = asked(0, "strict", '{"n": "x"}')
     code, message = answered(decide(*batch(*turn(call))), call)
     assert code == "tool_invalid_arguments" and "n" in message
+
+
+# ---------------------------------------------------------------- policy and approvals
+
+
+APPROVED = (*TOOLS[:2], function_tool("pay", effect="Once", approval="Always"))
+PAY = asked(0, "pay")
+
+
+def policed(verdict: str, call: AskedCall = PAY) -> PolicyJudged:
+    return PolicyJudged(NOW, call.id, 1, "ToolCall", verdict, "careful", "be careful", "agent of step work")
+
+
+def test_a_tool_that_always_needs_approval_waits_for_a_person() -> None:
+    request, park = said(decide(*batch(*turn(PAY), tools=APPROVED)))
+    assert (request.at, request.call, request.turn, request.tool, request.arguments) == (
+        NOW,
+        PAY.id,
+        1,
+        "pay",
+        {"n": 0},
+    )
+    assert (park.reason, park.turn) == ("AwaitingApproval", 1)
+
+
+def test_a_policy_that_requires_approval_makes_any_tool_wait() -> None:
+    rules = {"policy": [require("careful", "tool == 'pay'")]}
+    request, park = said(decide(*batch(*turn(PAY), policed("RequireApproval"), **rules)))
+    assert (request.call, request.tool, park.reason) == (PAY.id, "pay", "AwaitingApproval")
+    assert ids(decide(*batch(*turn(PAY), policed("Allow"), **rules))) == [PAY.id]
+    code, message = answered(decide(*batch(*turn(PAY), policed("Deny"), **rules)), PAY)
+    assert code == "tool_policy_denied" and "be careful" in message
+
+
+def test_a_call_is_judged_by_policy_once_and_its_verdict_is_journaled_first() -> None:
+    rules = {"policy": [deny("careful", "tool == 'pay'", message="be careful")]}
+    (verdict,) = said(decide(*batch(*turn(PAY), **rules)))
+    assert (verdict.call, verdict.at_gate, verdict.verdict, verdict.rule) == (PAY.id, "ToolCall", "Deny", "careful")
+
+
+def test_a_tool_of_which_no_rule_speaks_is_judged_by_none() -> None:
+    rules = {"policy": [deny("careful", "tool == 'pay'")]}
+    assert ids(decide(*batch(*turn(FIRST), **rules))) == [FIRST.id]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ({"state": "Landed", "decision": "Approve"}, None),
+        ({"state": "Landed", "decision": "Deny", "reason": "too much", "by": "ada"}, "tool_approval_denied"),
+        ({"state": "Expired"}, "tool_approval_expired"),
+    ],
+)
+def test_a_decision_lets_a_call_run_or_is_its_answer(answer: dict[str, Any], code: str | None) -> None:
+    request = ApprovalRequested(NOW, PAY.id, 1, "pay", {}, NOW + 60)
+    action = decide(*batch(*turn(PAY), request, ApprovalAnswered(NOW, 1, PAY.id, **answer), tools=APPROVED))
+    if code is None:
+        (execution,) = run_by(action)
+        assert (execution.started.id, execution.started.is_approved) == (PAY.id, True)
+    else:
+        assert answered(action, PAY)[0] == code
 
 
 # ---------------------------------------------------------------- what runs

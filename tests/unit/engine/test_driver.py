@@ -13,7 +13,7 @@ from pilothouse_engine.ports import Directives, JournalUnavailable, StoreFailure
 from pilothouse_engine.run import Released
 from pilothouse_engine.testing.clock import START
 from pilothouse_engine.testing.mcp import InProcessMcp
-from unit.engine.scenarios import Scenario, answer, call, calls, scenario
+from unit.engine.scenarios import Scenario, agent_step, answer, call, calls, scenario
 
 pytestmark = pytest.mark.anyio
 
@@ -195,9 +195,12 @@ async def test_an_end_that_is_not_journaled_yet_is_not_published() -> None:
 
 
 async def test_after_something_urgent_was_published_the_rest_is_coalesced_again() -> None:
-    run = scenario([*(calls(call("lookup", {"n": n})) for n in range(7)), answer("resolved")])
+    turns = [calls(call(f"nobody_{n}")) for n in range(9)]
+    step = agent_step(limits={"maxIterations": 20}, recovery={"maxFailingBatches": 50, "maxSameError": 50})
+    run = scenario([*turns, answer("resolved")], step)
     run.store.set_control(steer={"s": {"message": "slow down"}})
     await run.finish()
+    assert run.snapshot.turn == 10
     assert len(run.store.snapshots) <= 4
 
 

@@ -473,6 +473,8 @@ def test_a_tool_that_does_not_exist_is_counted_without_its_name() -> None:
     call = asked(0, name="sudo", declared=False)
     state = fold(*ASKING, reply(call), finished(call, code="tool_unknown"))
     assert (state.tool_calls, state.undeclared_tool_calls, state.total_tool_calls) == ({}, 1, 1)
+    fold(STARTED, reply(call), finished(call, code="tool_unknown"), state=state)
+    assert (state.undeclared_tool_calls, state.total_tool_calls) == (2, 2)
 
 
 def test_identical_calls_are_counted_in_the_visit_and_in_a_row() -> None:
