@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pilothouse_engine.facts import AttemptStarted, CallFinished, ParkEnded, SteerAnswered, encode
+from pilothouse_engine.facts import AttemptStarted, CallFinished, ParkEnded, RunStarted, SteerAnswered, encode
 from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Directives, JournalUnavailable, StoreFailure
 from pilothouse_engine.run import Released
 from pilothouse_engine.testing.clock import START
 from pilothouse_engine.testing.mcp import InProcessMcp
-from unit.engine.scenarios import Scenario, agent_step, answer, call, calls, scenario
+from unit.engine.scenarios import Scenario, agent_step, answer, build_plan, call, calls, function_tool, scenario
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ async def test_the_waits_for_the_journal_double_up_to_a_quarter_of_a_minute() ->
     await run.finish()
     assert run.clock.monotonic() == 0.5 + 1 + 2 + 4 + 8 + 15 + 15 + 15
     (ended,) = await run.facts_of(ParkEnded)
-    assert ended.at - ended.since == run.clock.monotonic()
+    assert (ended.reason, ended.at - ended.since) == ("JournalLost", run.clock.monotonic())
 
 
 async def test_a_park_for_the_journal_is_published_with_what_the_journal_holds() -> None:
@@ -254,9 +254,10 @@ async def test_facts_of_a_later_attempt_are_of_their_wall_time() -> None:
 
 async def test_a_journal_that_is_shorter_than_what_was_published_is_found_when_the_object_is_read() -> None:
     run = scenario([])
-    run.store.directives = replace(run.store.directives, snapshot={"journalLength": 5})
+    run.store.directives = replace(run.store.directives, snapshot={"attempt": 1, "journalLength": 5, "turn": 7})
     end = await run.finish()
     assert (end.exit.reason, run.snapshot.exit and run.snapshot.exit.reason) == ("JournalLost", "JournalLost")
+    assert run.snapshot.turn == 7  # what the journal would have known is not made up
 
 
 @pytest.mark.parametrize(
@@ -299,3 +300,55 @@ async def test_directives_that_changed_are_shown_to_observers_and_published() ->
     await run.finish()
     assert seen == [(0.0, 1), (5.0, 2), (10.0, 3)]
     assert run.snapshot.control.observed_generation == 3
+
+
+async def test_a_run_that_is_deleted_or_is_another_one_is_let_go() -> None:
+    run = scenario([])
+    run.store.set_deleting()
+    end = await run.lose()
+    assert (end.reason, end.message) == ("Gone", "the run is being deleted")
+    other = scenario([])
+    other.store.directives = replace(other.store.directives, uid="uid-2")
+    end = await other.lose()
+    assert (end.reason, end.message) == ("Gone", "the run has the uid uid-2, the plan is for uid-1")
+
+
+async def test_a_journal_of_another_plan_is_a_fault_that_names_both() -> None:
+    run = scenario([answer("resolved")])
+    await run.finish()
+    (begun,) = await run.facts_of(RunStarted)
+    run.plan = build_plan(agent_step("other"))
+    with pytest.raises(ValueError, match=f"the journal is of the plan {begun.plan}, this is [0-9a-f]+"):
+        await run.attempt()
+
+
+@pytest.mark.parametrize(("effect", "is_shared"), [("ReadOnly", True), ("Idempotent", False), ("Once", False)])
+async def test_only_the_result_of_a_call_that_reads_may_wait_for_the_next_append(effect: str, is_shared: bool) -> None:
+    run = scenario(
+        [calls(call("lookup")), answer("resolved")], agent_step(tools=[function_tool("lookup", effect=effect)])
+    )
+    append, appended = run.journal.append, []
+
+    async def note(attempt: int, seq: int, entries: Any) -> None:
+        appended.append([entry["fact"] for entry in entries])
+        await append(attempt, seq, entries)
+
+    run.journal.append = note  # type: ignore[method-assign]
+    await run.finish()
+    (batch,) = [facts for facts in appended if "CallFinished" in facts]
+    assert ("ModelStarted" in batch) is is_shared
+
+
+async def test_what_shows_progress_is_published_within_a_second_and_results_with_the_next_turn() -> None:
+    async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
+        await run.clock.sleep(5)
+        return {}
+
+    async def think(request: Any) -> Any:
+        await run.clock.sleep(3)
+        return calls(call("lookup", {"n": request.turn})) if request.turn < 3 else answer("resolved")
+
+    run = scenario([think] * 3, functions={"tools:lookup": slow})
+    await run.finish()
+    shown = [(at, s.turn, s.tokens.used) for at, s in zip(run.store.published_at, run.store.snapshots, strict=True)]
+    assert shown == [(0.0, 1, 0), (3.0, 1, 60), (11.0, 2, 120), (19.0, 3, 180)]
