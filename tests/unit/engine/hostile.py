@@ -280,7 +280,7 @@ def play(run: Scenario, number: int = 1) -> tuple[AttemptEnd, RunState, list[str
             number += 1
             if not isinstance(end, Released) or number > MOST_ATTEMPTS:
                 return end, driver._state, lines.lines
-            run.clock.advance(3600)  # a park that waits for a person: nobody comes
+            run.clock.advance(86_400)  # a park that waits for a person: nobody comes
     finally:
         logger.removeHandler(lines)
 
