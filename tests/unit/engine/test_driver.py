@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from pilothouse_engine.facts import AttemptStarted, CallFinished, ParkEnded, RunStarted, SteerAnswered, encode
+from pilothouse_engine.facts import (
+    AttemptStarted,
+    CallFinished,
+    ModelFailed,
+    ModelStarted,
+    ParkEnded,
+    ReplyReceived,
+    RunStarted,
+    SteerAnswered,
+    encode,
+)
 from pilothouse_engine.observers import Observer
-from pilothouse_engine.ports import Directives, JournalUnavailable, StoreFailure
+from pilothouse_engine.ports import Directives, JournalUnavailable, ModelFailure, StoreFailure, Usage
 from pilothouse_engine.run import Released
 from pilothouse_engine.testing.clock import START
 from pilothouse_engine.testing.mcp import InProcessMcp
@@ -352,3 +362,53 @@ async def test_what_shows_progress_is_published_within_a_second_and_results_with
     await run.finish()
     shown = [(at, s.turn, s.tokens.used) for at, s in zip(run.store.published_at, run.store.snapshots, strict=True)]
     assert shown == [(0.0, 1, 0), (3.0, 1, 60), (11.0, 2, 120), (19.0, 3, 180)]
+
+
+RETRY = {"attempts": 2, "causes": ["Timeout", "Error"], "backoffSeconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "is_charged"),
+    [
+        ("Timeout", False, True),
+        ("Garbage", False, True),
+        ("Connection", True, True),
+        ("Connection", False, False),
+        ("RateLimited", False, False),
+    ],
+)
+async def test_a_failed_attempt_is_charged_where_it_may_have_been_billed(
+    kind: Any, sent: bool, is_charged: bool
+) -> None:
+    failed = ModelFailure(kind, "m" * 600, 503, sent=sent, retry_after=0.5, mark=3)
+    run = scenario([failed, answer("resolved")], agent_step(retry=RETRY), prices={"test-model": (1.0, 2.0)})
+    await run.finish()
+    started = (await run.facts_of(ModelStarted))[0]
+    (fact,) = await run.facts_of(ModelFailed)
+    assert started.hold_cost > 0
+    hold = (started.hold_input, started.hold_output, started.hold_cost)
+    assert (fact.input, fact.output, fact.cost) == (hold if is_charged else (0, 0, 0))
+    assert (fact.kind, fact.message, fact.status, fact.retry_after, fact.mark) == (kind, "m" * 500, 503, 0.5, 3)
+
+
+async def test_a_reply_keeps_its_mark_and_what_it_cost() -> None:
+    said = replace(answer("resolved", usage=Usage(100, 10)), mark=7)
+    run = scenario([said], prices={"test-model": (1.0, 2.0)})
+    end = await run.finish()
+    (fact,) = await run.facts_of(ReplyReceived)
+    assert (fact.mark, fact.input, fact.output, fact.cost, fact.counted) == (7, 100, 10, 120_000, True)
+    assert end.snapshot == run.snapshot
+
+
+async def test_what_a_provider_did_not_count_costs_what_was_held() -> None:
+    run = scenario([answer("resolved", usage=Usage())], prices={"test-model": (1.0, 2.0)})
+    await run.finish()
+    (started,), (fact,) = await run.facts_of(ModelStarted), await run.facts_of(ReplyReceived)
+    assert (fact.input, fact.output, fact.cost) == (started.hold_input, started.hold_output, started.hold_cost)
+
+
+async def test_a_snapshot_that_is_refused_is_a_fault_that_says_why() -> None:
+    run = scenario([answer("resolved")])
+    run.store.refusals = [StoreFailure("Refused", "422 too large")] * 9
+    with pytest.raises(RuntimeError, match="the snapshot was refused: 422 too large"):
+        await run.attempt()

@@ -504,6 +504,17 @@ def test_the_effect_of_a_call_that_ran_is_settled_or_unknown(
     assert (state.effects_settled, state.effects_unknown, state.tick) == (settled, unknown, tick + 1)
 
 
+def test_effects_and_errors_are_added_up() -> None:
+    calls = [asked(0), asked(1, digest="e")]
+    facts = [fact for call in calls for fact in (started(call), finished(call, code="tool_error"))]
+    state = fold(*ASKING, reply(*calls), *facts)
+    assert (state.effects_settled, state.tool_errors) == (2, 2)
+
+
+def test_a_visit_knows_when_it_began() -> None:
+    assert visit_of(fold(*ENTERED)).started_at == 101.0
+
+
 def test_a_call_that_never_ran_has_no_effect_and_moves_no_tick() -> None:
     call = asked(0)
     state = fold(*ASKING, reply(call))
