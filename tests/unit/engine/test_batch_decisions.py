@@ -386,6 +386,24 @@ def test_a_decision_lets_a_call_run_or_is_its_answer(answer: dict[str, Any], cod
         assert answered(action, PAY)[0] == code
 
 
+EDITED = ApprovalAnswered(NOW, 1, PAY.id, "Landed", "Approve", {"n": 9})
+REQUESTED = ApprovalRequested(NOW, PAY.id, 1, "pay", {}, NOW + 60)
+
+
+def test_a_call_whose_arguments_a_person_has_edited_runs_with_those() -> None:
+    (execution,) = run_by(decide(*batch(*turn(PAY), REQUESTED, EDITED, tools=APPROVED)))
+    assert (execution.started.id, execution.arguments) == (PAY.id, {"n": 9})
+
+
+def test_edited_arguments_are_judged_by_policy_again_and_need_no_other_approval() -> None:
+    rules = {"tools": APPROVED, "policy": [deny("dear", "tool == 'pay' && args.n > 5"), require("all", "args.n >= 0")]}
+    facts = (*turn(PAY), policed("RequireApproval"), REQUESTED, EDITED)
+    (verdict,) = said(decide(*batch(*facts, **rules)))
+    assert (verdict.call, verdict.verdict, verdict.rule) == (PAY.id, "Deny", "dear")
+    assert answered(decide(*batch(*facts, policed("Deny"), **rules)), PAY)[0] == "tool_policy_denied"
+    assert ids(decide(*batch(*facts, policed("RequireApproval"), **rules))) == [PAY.id]
+
+
 # ---------------------------------------------------------------- what runs
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pilothouse_engine.control import RETRY_SECONDS
 from pilothouse_engine.facts import (
     AttemptStarted,
     CallFinished,
@@ -23,7 +24,7 @@ from pilothouse_engine.ports import Directives, JournalUnavailable, ModelFailure
 from pilothouse_engine.run import Released
 from pilothouse_engine.testing.clock import START
 from pilothouse_engine.testing.mcp import InProcessMcp
-from unit.engine.scenarios import Scenario, agent_step, answer, build_plan, call, calls, function_tool, scenario
+from unit.engine.scenarios import Scenario, agent_step, answer, build_plan, call, calls, function_tool, scenario, text
 
 pytestmark = pytest.mark.anyio
 
@@ -412,3 +413,33 @@ async def test_a_snapshot_that_is_refused_is_a_fault_that_says_why() -> None:
     run.store.refusals = [StoreFailure("Refused", "422 too large")] * 9
     with pytest.raises(RuntimeError, match="the snapshot was refused: 422 too large"):
         await run.attempt()
+
+
+async def test_a_changed_object_is_answered_soon_where_nothing_else_is_to_be_published() -> None:
+    def cut(request: Any) -> Any:
+        run.store.set_limits(maxIterations=8)
+        run.store.directives = replace(run.store.directives, limits=None)
+        return text('{"outcome": ', finish="Length")
+
+    async def think(request: Any) -> Any:
+        await run.clock.sleep(5)
+        return text('"resolved"}')
+
+    run = scenario([cut, think])
+    await run.finish()
+    first = next(at for at, s in zip(run.store.published_at, run.store.snapshots, strict=True) if newest(s) == 2)
+    assert first <= 1
+
+
+def newest(snapshot: Any) -> int:
+    return int(snapshot.control.observed_generation)
+
+
+async def test_a_once_call_asks_for_control_again_and_again_with_pauses_between() -> None:
+    def lose(request: Any) -> Any:
+        run.store.failures = [StoreFailure("Unavailable", "503")] * 3
+        return calls(call("lookup"))
+
+    run = scenario([lose, answer("resolved")], agent_step(tools=[function_tool("lookup", effect="Once")]))
+    await run.finish()
+    assert run.clock.monotonic() == 3 * RETRY_SECONDS
