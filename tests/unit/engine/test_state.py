@@ -398,6 +398,19 @@ def test_calls_of_a_turn_without_tools_are_dropped_with_the_providers_form_of_th
     assert visit.counted is not None and not visit.counted.had_tools
 
 
+def test_replies_are_added_up() -> None:
+    state = fold(*ASKING, reply(text="a"), NoteAdded(104.0, "Repair", "again"), STARTED, reply(text="b"))
+    assert visit_of(state).replies == 2
+
+
+def test_a_transcript_that_was_too_long_stays_too_long_and_tighter_levels_may_fit_again() -> None:
+    refused = ModelFailed(103.0, "ContextWindowExceeded", "too long")
+    state = fold(*ENTERED, replace(STARTED, level="aggressive"), refused)
+    assert visit_of(state).refused == {0: "aggressive"}
+    fold(replace(STARTED, level="minimal"), reply(text="so"), state=state)
+    assert visit_of(state).refused == {0: "full"}
+
+
 def test_an_empty_reply_adds_no_message() -> None:
     visit = visit_of(fold(*ASKING, reply()))
     assert (len(visit.messages), visit.stage, visit.parts, visit.newest_text) == (2, "Replied", [""], "")
