@@ -252,7 +252,7 @@ def plan_batch(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     assert visit is not None
     planned = catalog.offer(visit)
     limits = catalog.limits(visit.step, state.limits)
-    action = _plan_closing(state, inputs, planned, limits)
+    action = _plan_closing(state, inputs, limits)
     if action is None and visit.is_gated:
         from pilothouse_engine.guardrails.judgements import judge_result  # most runs have no guardrail
 
@@ -265,7 +265,7 @@ def plan_batch(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     return _plan_next_calls(catalog, state, inputs, planned, limits)
 
 
-def _plan_closing(state: RunState, inputs: Inputs, planned: PlannedStep, limits: Limits) -> Action | None:
+def _plan_closing(state: RunState, inputs: Inputs, limits: Limits) -> Action | None:
     """Return how the batch ends early, or None."""
     visit, now = state.visit, inputs.now
     assert visit is not None

@@ -141,7 +141,7 @@ def test_a_reply_that_spent_the_budget_runs_no_call() -> None:
 def test_the_last_iteration_runs_no_call() -> None:
     unrun, end = said(decide(*batch(*turn(FIRST), limits={"maxIterations": 1})))
     assert (unrun.code, end.signal, end.error_type) == ("tool_call_unresolved", "max_iterations", "MaxIterations")
-    assert end.error_message == "iteration 1 of 1 asked for tools instead of answering"
+    assert (end.at, end.error_message) == (NOW, "iteration 1 of 1 asked for tools instead of answering")
     assert ids(decide(*batch(*turn(FIRST), limits={"maxIterations": 2}))) == [FIRST.id]
 
 

@@ -25,6 +25,7 @@ ENUM = {"enum": ["resolved", "other"]}
         ({"write": "w"}, "just text", "default", {"w": "just text"}),
         ({}, '{"result": 5, "more": 6}', "default", {"s_result": {"result": 5, "more": 6}}),
         ({}, "[1, 2]", "default", {"s_result": [1, 2]}),
+        ({"schema": {"type": "object", "required": ["a"]}}, '{"a": 1}', "default", {"s_result": {"a": 1}}),
         ({}, '{"a": NaN}', "default", {"s_result": '{"a": NaN}'}),
     ],
 )
