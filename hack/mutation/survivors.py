@@ -56,14 +56,14 @@ def read_listed(path: Path) -> list[Survivor]:
     return listed
 
 
-def compare(listed: Sequence[Survivor], found: Sequence[Survivor], modules: Iterable[str]) -> list[str]:
-    """Say what survived without being listed, and what is listed and did not survive, for the modules that ran."""
+def compare(
+    listed: Sequence[Survivor], found: Sequence[Survivor], modules: Iterable[str]
+) -> tuple[list[Survivor], list[Survivor]]:
+    """Return what survived without being listed, and what is listed and did not survive, for the modules that ran."""
     ran = set(modules)
     wanted = Counter(one for one in listed if one.module in ran)
     got = Counter(found)
-    return [f"survived and not explained: {one}" for one in sorted((got - wanted).elements())] + [
-        f"explained in {LISTED} and killed: {one}" for one in sorted((wanted - got).elements())
-    ]
+    return sorted((got - wanted).elements()), sorted((wanted - got).elements())
 
 
 def write_found(path: Path, found: Sequence[Survivor]) -> None:
