@@ -22,11 +22,6 @@ RETRY_SECONDS = 2.0
 """Wait before directives that could not be read are read again."""
 
 
-def is_control_fresh(state: RunState, inputs: Inputs) -> bool:
-    """Tell whether control was read since anything last came from outside."""
-    return inputs.read_tick == state.tick and inputs.failure is None
-
-
 def check_control(state: RunState, inputs: Inputs, *, is_repeatable: bool = True) -> Action | None:
     """Return what must be done before control may be consulted, or None.
 

@@ -78,16 +78,6 @@ def list_set() -> _Extend:
     return _Extend({"x-kubernetes-list-type": "set"})
 
 
-def atomic_list() -> _Extend:
-    """Mark a list as replaced whole."""
-    return _Extend({"x-kubernetes-list-type": "atomic"})
-
-
-def max_properties(limit: int) -> _Extend:
-    """Bound the number of entries of a map (schema only; the API server checks it)."""
-    return _Extend({"maxProperties": limit})
-
-
 JsonObject = Annotated[
     dict[str, Any],
     _Extend(
