@@ -1,5 +1,6 @@
 """From a run and what it refers to, its plan: frozen, complete, within the platform's ceilings, small enough."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,7 +13,7 @@ from pilothouse_api.digests import digest
 from pilothouse_api.plan import LiveCeilings, Origin, Plan, PlannedAgent, PlannedText, RunIdentity
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
 from pilothouse_api.v1alpha1.agent import AgentLimits, AgentSpec
-from pilothouse_api.v1alpha1.agentrun import Overrides
+from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, Overrides
 from pilothouse_api.v1alpha1.common import SecretKeyRef
 from pilothouse_api.v1alpha1.steps import ServiceAccountTokenAuth
 from pilothouse_api.v1alpha1.workflow import RunTotals, WorkflowSpec
@@ -40,6 +41,11 @@ class NotResolved:
     reason: str
     message: str
     is_waiting: bool = False
+
+
+_Identity = tuple[str, str, tuple[tuple[str, str], ...], str, Platform]
+_IN_ORDER: OrderedDict[_Identity, None] = OrderedDict()
+REMEMBERED_JUDGEMENTS = 1024
 
 
 class _Refused(Exception):
@@ -243,11 +249,19 @@ def _cheaper(value: str | None, ceiling: str) -> str:
 def _check_findings(
     run: AgentRun, origin: Origin, spec: WorkflowSpec, agents: Mapping[str, PlannedAgent], known: References
 ) -> None:
-    """Refuse what validation refuses: the same checks as at admission and on the command line."""
+    """Refuse what validation refuses: the same checks as at admission and on the command line.
+
+    The runs of a workflow differ in their input, which was judged before: what was found to be in order is
+    remembered, because judging it anew for each run is half of what a run costs the operator.
+    """
+    judged_run = run.spec.model_copy(update={"control": None, "limits": None})
+    identity = _identity(judged_run, origin, agents, known)
+    if identity in _IN_ORDER:
+        _IN_ORDER.move_to_end(identity)
+        return
     raws: list[dict[str, Any]] = [_raw("Agent", name, agent.spec.to_raw()) for name, agent in agents.items()]
     if run.spec.workflow_ref is not None:
         raws.append(_raw("Workflow", origin.name, spec.to_raw()))
-    judged_run = run.spec.model_copy(update={"control": None, "limits": None})
     raws.append(_raw("AgentRun", run.metadata.name, judged_run.to_raw()))
     sources = Sources([as_document(raw) for raw in raws], References(config_maps=known.config_maps), is_complete=True)
     platform = known.platform
@@ -257,6 +271,20 @@ def _check_findings(
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise _Refused("InvalidPlan", f"{first.kind} {first.name}: {first.sentence}{more}")
+    _IN_ORDER[identity] = None
+    if len(_IN_ORDER) > REMEMBERED_JUDGEMENTS:
+        _IN_ORDER.popitem(last=False)
+
+
+def _identity(spec: AgentRunSpec, origin: Origin, agents: Mapping[str, PlannedAgent], known: References) -> _Identity:
+    """Return all that a judgement follows from, but for the name and the input of the run.
+
+    Digests are of the specs as they were written; the platform's ceilings, which stand beside them, do the rest.
+    """
+    texts = [[name, found.artifact, dict(found.data)] for name, found in sorted(known.config_maps.items())]
+    judged = spec.model_copy(update={"input": {}}).to_raw()
+    specs = tuple((name, agent.origin.digest) for name, agent in sorted(agents.items()))
+    return origin.name, origin.digest, specs, digest([judged, texts]), known.platform
 
 
 def _raw(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Plans: what they hold, and every reason for which there is none."""
 
 import json
+from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
+from pilothouse_control import resolution
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_control.standalone import step_id_of
+from pilothouse_control.validation import Sources, validate
 from pilothouse_control.world import Ceilings, ConfigMap, Platform, Reference, References, needed_references
 from unit.control.manifests import (
     Raw,
@@ -425,3 +428,71 @@ def test_references_of_a_workflow_include_those_of_its_agents() -> None:
     workflow = Workflow.model_validate(a_workflow(ref_step("w")))
     agent = an_object("Agent", "w", completion(prompt={"artifact": "p@1"}))
     assert needed_references(workflow, known(agent)) == {Reference("Agent", "w"), Reference("ConfigMap", "p")}
+
+
+# ---------------------------------------------------------------- what was judged before
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the workflows and agents of each judgement that is really made."""
+    made: list[str] = []
+
+    def counting(sources: Sources, **kwargs: Any) -> Any:
+        made.append("judged")
+        return validate(sources, **kwargs)
+
+    monkeypatch.setattr(resolution, "_IN_ORDER", OrderedDict())
+    monkeypatch.setattr(resolution, "validate", counting)
+    return made
+
+
+def test_runs_that_differ_in_name_and_input_alone_are_judged_once(judged: list[str]) -> None:
+    objects = [a_workflow(ref_step("helper")), an_agent()]
+
+    plans = [plan_of(a_run(f"r{n}", input={"ticket": n}), *objects) for n in range(3)]
+
+    assert [plan.input for plan in plans] == [{"ticket": 0}, {"ticket": 1}, {"ticket": 2}]
+    assert judged == ["judged"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"run": a_run(overrides={"maxAttempts": 1})},
+        {"workflow": a_workflow(ref_step("helper"), maxStepVisits=7)},
+        {"agent": an_agent(limits={"maxIterations": 3})},
+        {"config_map": a_config_map("tone", "steering", **{"1": "new words"})},
+        {"platform": replace(PLATFORM, ceilings=Ceilings(pause_seconds=9))},
+        {"platform": replace(PLATFORM, known_price=lambda endpoint: True)},
+    ],
+    ids=["run", "workflow", "agent", "text", "ceilings", "prices"],
+)
+def test_whatever_else_differs_is_judged_anew(judged: list[str], other: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {
+        "run": a_run(),
+        "workflow": a_workflow(ref_step("helper")),
+        "agent": an_agent(steering={"artifact": "tone"}),
+        "config_map": a_config_map("tone", "steering", **{"1": "words"}),
+        "platform": PLATFORM,
+    }
+    for objects in (usual, usual | other):
+        platform = objects["platform"]
+        plan_of(objects["run"], objects["workflow"], objects["agent"], objects["config_map"], platform=platform)
+
+    assert judged == ["judged", "judged"]
+
+
+def test_what_is_wrong_is_said_each_time_and_the_memory_is_bounded(
+    judged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolution, "REMEMBERED_JUDGEMENTS", 2)
+    wrong = a_workflow(agent_step(routes={"resolved": "nowhere"}))
+
+    for name in ("r1", "r2"):
+        assert isinstance(resolve(a_run(name), wrong), NotResolved)
+    for seconds in (1, 2, 3):
+        plan_of(a_run(overrides={"ttlSecondsAfterFinished": seconds}), a_workflow())
+
+    assert len(judged) == 5
+    assert len(resolution._IN_ORDER) == 2
