@@ -428,6 +428,51 @@ class Journal(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Which conversation: of one agent step, in one session of one namespace. Any of the three may hold any text."""
+
+    namespace: str
+    session: str
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """What is stored of a conversation; `version` counts what was stored, 0 where nothing ever was.
+
+    `content` is the engine's (`pilothouse_engine.sessions.records`), a few MiB at most, and opaque to a store.
+    """
+
+    version: int = 0
+    content: bytes = b""
+
+
+class SessionsUnavailable(Exception):
+    """The store of sessions cannot be reached, or cannot write now; the same may be asked again."""
+
+
+class SessionCorrupt(Exception):
+    """What was read is no conversation; a person must look. It is never taken for an empty one."""
+
+
+class Sessions(Protocol):
+    """Keeps conversations beyond the runs that they are made of (engine.md §11)."""
+
+    async def load(self, key: SessionKey) -> StoredSession:
+        """Return what is stored, read now; raises SessionsUnavailable, SessionCorrupt."""
+        ...
+
+    async def replace(self, key: SessionKey, version: int, content: bytes) -> bool:
+        """Store `content` as the next version, durable when this returns True.
+
+        False, and nothing is stored, where what is stored is not of `version` any more. Raises SessionsUnavailable
+        where it may or may not be stored: whoever asked loads and looks. Raises SessionCorrupt where what it would
+        replace cannot be read.
+        """
+        ...
+
+
 @value
 class Directives:
     """What people ask of the run now, and what it has said of itself.
@@ -519,3 +564,5 @@ class Ports:
     store: RunStore
     frames: FrameSink
     clock: Clock
+    sessions: Sessions | None = None
+    """None where this host keeps no conversations: no run of it has a session."""
