@@ -56,6 +56,24 @@ def test_nobody_reads_secrets_and_nothing_is_granted_by_a_star() -> None:
             assert "*" not in (*rule["resources"], *rule["verbs"], *rule["apiGroups"])
 
 
+def test_who_approves_and_limits_is_bound_by_name_and_nothing_else_can_do_so() -> None:
+    roles = [found for found in render() if found["kind"] in ("Role", "ClusterRole")]
+    deciding = [
+        role for role in roles if any({"approve", "limit"} & set(rule["verbs"]) for rule in role.get("rules", []))
+    ]
+    aggregated = {
+        role["metadata"]["name"]: [
+            label.rpartition("-")[2] for label in role["metadata"]["labels"] if "aggregate" in label
+        ]
+        for role in roles
+    }
+
+    assert {role["metadata"]["name"] for role in deciding} == {"pilothouse-approver", "pilothouse-limiter"}
+    assert {name: to for name, to in aggregated.items() if to} == {
+        f"pilothouse-{to}": [to] for to in ("view", "edit", "admin")
+    }
+
+
 def test_a_namespaced_install_has_no_cluster_wide_role_and_keeps_to_its_namespace() -> None:
     kinds = {found["kind"] for found in render("namespaced=true", "crds.enabled=false", "admission.enabled=false")}
 

@@ -1,6 +1,8 @@
-"""What a runner's token can do, tried from inside a real pod."""
+"""What a runner's token can do, tried from inside a real pod, and what people may do by the chart's roles."""
 
 import json
+
+import pytest
 
 from e2e.test_steering import apply_workflow, start
 from support.installation import SYSTEM, Installation
@@ -108,3 +110,94 @@ def test_a_role_that_an_author_gave_does_not_open_the_wall(installation: Install
         "spec": {"serviceAccountName": "prun", "containers": [{"name": "x", "image": image}]},
     }
     assert pod.call("POST", f"/api/v1/namespaces/{namespace}/pods", evil) in (403, 422)
+
+
+CALL_ID = "t1-0-9f2c11ab"
+
+
+class People:
+    """Persons who call as themselves, each bound to one role in a namespace."""
+
+    def __init__(self, installation: Installation, namespace: str) -> None:
+        self.installation, self.namespace = installation, namespace
+
+    def bind(self, person: str, role: str, *by: str) -> None:
+        binding = ("create", "rolebinding", f"{person}-{role}", f"--clusterrole={role}", f"--user={person}")
+        self.installation.kubectl(*binding, "-n", self.namespace, *by)
+
+    def may(self, person: str, run: str, **spec: object) -> bool:
+        """Tell whether a person may patch a run so; who may not reads why."""
+        patch = ("patch", "prun", run, "-n", self.namespace, "--type=merge", "-p", json.dumps({"spec": spec}))
+        try:
+            self.installation.kubectl(*patch, f"--as={person}")
+        except AssertionError as error:
+            assert "may not" in str(error) or "cannot patch" in str(error) or "own user name" in str(error), error
+            return False
+        return True
+
+    def may_decide(self, person: str, run: str, **decision: str) -> bool:
+        return self.may(person, run, control={"approvals": {CALL_ID: {"decision": "Approve", **decision}}})
+
+
+@pytest.fixture
+def people(installation: Installation, namespace: str) -> People:
+    people = People(installation, namespace)
+    roles = {"vic": "view", "ed": "edit", "ada": "admin", "ann": "pilothouse-approver", "lim": "pilothouse-limiter"}
+    for person, role in roles.items():
+        people.bind(person, role)
+    return people
+
+
+def awaiting(installation: Installation, namespace: str, name: str) -> str:
+    """Make a run that waits for a decision, as its status says; nothing advances it."""
+    start(installation, namespace, name)
+    pending = [{"callId": CALL_ID, "tool": "refund", "requestedAt": "2026-01-01T00:00:00Z"}]
+    patch = json.dumps({"status": {"run": {"attempt": 1, "pendingApprovals": pending}}})
+    installation.kubectl("patch", "prun", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
+    return name
+
+
+def test_who_may_steer_may_not_therefore_approve_or_limit(
+    installation: Installation, namespace: str, people: People
+) -> None:
+    run = awaiting(installation, namespace, "waits")
+    everybody = ("vic", "ed", "ada", "ann", "lim", "nobody")
+
+    may = {
+        "steer": {p for p in everybody if people.may(p, run, control={"steer": {p: {"message": "hello"}}})},
+        "pause": {p for p in everybody if people.may(p, run, control={"mode": "Pause", "reason": p})},
+        "limit": {p for p in everybody if people.may(p, run, limits={"tokenBudget": 1000 + len(p)})},
+        "decide": {p for p in everybody if people.may_decide(p, awaiting(installation, namespace, f"of-{p}"))},
+    }
+
+    assert may == {
+        "steer": {"ed", "ada", "ann", "lim"},
+        "pause": {"ed", "ada", "ann", "lim"},
+        "limit": {"lim"},
+        "decide": {"ann"},
+    }
+
+
+def test_a_decision_is_signed_with_ones_own_name_or_not_at_all(
+    installation: Installation, namespace: str, people: People
+) -> None:
+    run = awaiting(installation, namespace, "signed")
+
+    assert not people.may_decide("ann", run, by="ed")
+    assert not people.may("ed", run, control={"mode": "Pause", "by": "ann"})
+    assert people.may_decide("ann", run, by="ann")
+
+
+def test_the_admin_of_a_namespace_says_who_approves_and_limits_there_and_an_editor_does_not(
+    installation: Installation, namespace: str, people: People
+) -> None:
+    run = awaiting(installation, namespace, "bound")
+    rolebinding = ("create", "rolebinding", "own", "--clusterrole=pilothouse-approver", "--user=ed", "-n", namespace)
+    refused = installation.refused(*rolebinding, "--as=ed")
+
+    people.bind("ed", "pilothouse-approver", "--as=ada")
+    people.bind("ed", "pilothouse-limiter", "--as=ada")
+
+    assert "forbidden" in refused
+    assert people.may_decide("ed", run)
+    assert people.may("ed", run, limits={"tokenBudget": 9})
