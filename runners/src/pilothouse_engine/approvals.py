@@ -156,8 +156,8 @@ def _answer(
     catalog: Catalog, state: RunState, inputs: Inputs, call: Call, decision: ApprovalDecision
 ) -> ApprovalAnswered:
     arguments, problem = None, ""
-    if decision.decision == "Approve" and decision.arguments:
-        edited = _edit(catalog, state, call, decision.arguments)
+    if decision.decision == "Approve" and (decision.arguments or decision.remove):
+        edited = _edit(catalog, state, call, decision)
         arguments, problem = (None, edited) if isinstance(edited, str) else (edited, "")
     return ApprovalAnswered(
         inputs.now,
@@ -173,8 +173,8 @@ def _answer(
     )
 
 
-def _edit(catalog: Catalog, state: RunState, call: Call, patch: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return the arguments with the patch applied, as valid as the model's must be, or what is wrong with them."""
+def _edit(catalog: Catalog, state: RunState, call: Call, decision: ApprovalDecision) -> dict[str, Any] | str:
+    """Return the arguments as the decision changes them, as valid as the model's must be, or what is wrong with it."""
     visit = state.visit
     assert visit is not None
     if not visit.is_agent:
@@ -182,7 +182,11 @@ def _edit(catalog: Catalog, state: RunState, call: Call, patch: Mapping[str, Any
     tool = catalog.offer(visit).tools[call.asked.name].tool
     checked = check_arguments(tool, call.asked.arguments)
     if not isinstance(checked, InvalidArguments):
-        checked = check_arguments(tool, json.dumps(merge_patch(checked.value, patch)))
+        strange = [name for name in decision.remove if name not in checked.value]
+        if strange:
+            return str(mask_value(f"remove: the call has no argument {', '.join(strange)}"))[:MAX_PROBLEM_CHARS]
+        kept = {name: value for name, value in checked.value.items() if name not in decision.remove}
+        checked = check_arguments(tool, json.dumps(merge_patch(kept, decision.arguments or {})))
     if isinstance(checked, InvalidArguments):
         return str(mask_value(checked.message))[:MAX_PROBLEM_CHARS]
     return checked.value

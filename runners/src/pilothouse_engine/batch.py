@@ -12,7 +12,7 @@ from pilothouse_engine.actions import Action, AskPolicy, Commit, Execute, Execut
 from pilothouse_engine.catalog import Catalog, PlannedStep, PlannedTool
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit, unknown_effect, unresolved
-from pilothouse_engine.executions import build_tool_execution
+from pilothouse_engine.executions import build_tool_execution, tell_edit
 from pilothouse_engine.facts import CallCode, CallFinished, Cause, Facts
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import error_content
@@ -296,12 +296,12 @@ def _resume_lost(
         return Commit(await_child(state, inputs))
     tool = planned.tools.get(call.asked.name)
     if call.started.effect == "Once" or tool is None:
-        return Commit((unknown_effect(call, inputs.now),))
+        return Commit((tell_edit(call, unknown_effect(call, inputs.now)),))
     if call.edited is not None:
         return _run(catalog, state, inputs, [(call, tool, dict(call.edited))], limits)
     checked = check_arguments(tool.tool, call.asked.arguments)
     if isinstance(checked, InvalidArguments):
-        return Commit((unknown_effect(call, inputs.now),))
+        return Commit((tell_edit(call, unknown_effect(call, inputs.now)),))
     return _run(catalog, state, inputs, [(call, tool, checked.value)], limits)
 
 
@@ -356,7 +356,8 @@ def _apply_verdict(state: RunState, inputs: Inputs, call: Call, verdict: Answer 
             return Commit(facts)
         case Answer(code, message):
             content = error_content(code, message)
-            return Commit((CallFinished(inputs.now, call.asked.id, content, code, signal=ERROR, message=message),))
+            answered = CallFinished(inputs.now, call.asked.id, content, code, signal=ERROR, message=message)
+            return Commit((tell_edit(call, answered),))
         case Exit(signal, error_type, message):
             return Commit(plan_exit(state, inputs.now, signal, error_type, message))
         case _:

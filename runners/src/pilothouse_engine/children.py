@@ -21,7 +21,7 @@ from pilothouse_engine.catalog import Catalog, PlannedTool, Work
 from pilothouse_engine.context import fit_writes
 from pilothouse_engine.control import plan_mode
 from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_exit
-from pilothouse_engine.executions import build_tool_start
+from pilothouse_engine.executions import build_tool_start, tell_edit
 from pilothouse_engine.facts import (
     CallFinished,
     CallStarted,
@@ -94,7 +94,8 @@ def plan_delegated_call(
     if not planned.is_task:
         return Commit((started, request, *await_child(state, inputs)))
     content = compact({"signal": DEFAULT, "output": {"task": call_id}})
-    return Commit((started, request, CallFinished(inputs.now, call_id, content, signal=DEFAULT)))
+    finished = tell_edit(call, CallFinished(inputs.now, call_id, content, signal=DEFAULT))
+    return Commit((started, request, finished))
 
 
 def plan_delegating_step(
@@ -267,7 +268,7 @@ def _plan_end(catalog: Catalog, state: RunState, inputs: Inputs, child: Child, r
         error_type=end.error_type,
         seconds=max(0.0, inputs.now - child.request.at),
     )
-    return (delivered, finished)
+    return (delivered, tell_edit(visit.call_ids[call_id], finished))
 
 
 def plan_deliveries(catalog: Catalog, state: RunState, inputs: Inputs, limits: Limits) -> Action | None:

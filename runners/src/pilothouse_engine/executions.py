@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pilothouse_api.digests import canonical_json, digest, text_digest
@@ -19,6 +20,7 @@ from pilothouse_engine.strict_json import printable
 MAX_ERROR_CHARS = 500
 MAX_ID_CHARS = 40
 MAX_IDS_SHOWN = 8
+EDITED_NOTE = "a person approved this call with these arguments in place of yours; null: left out"
 
 
 class TimedOut:
@@ -151,6 +153,29 @@ def finish_tool(
     state: RunState, inputs: Inputs, execution: Execution, end: StepEnd | TimedOut, now: float, seconds: float
 ) -> CallFinished:
     """Return the result of a tool call."""
+    finished = _finish_tool(state, inputs, execution, end, now, seconds)
+    assert state.visit is not None
+    return tell_edit(state.visit.call_ids[execution.started.id], finished)
+
+
+def tell_edit(call: Call, finished: CallFinished) -> CallFinished:
+    """Return a result that says so where a person changed the arguments: the model reads its own above it."""
+    if call.edited is None:
+        return finished
+    asked: dict[str, Any] = json.loads(call.asked.arguments) if call.asked.arguments.strip() else {}
+    gone = {name: None for name in asked if name not in call.edited and not name.startswith("_")}
+    changed = {
+        name: to
+        for name, to in call.edited.items()
+        if name not in asked or canonical_json(asked[name]) != canonical_json(to)
+    }
+    said = compact({"note": EDITED_NOTE, "arguments": changed | gone})
+    return replace(finished, content=f'{{"approval":{said},{finished.content[1:]}')
+
+
+def _finish_tool(
+    state: RunState, inputs: Inputs, execution: Execution, end: StepEnd | TimedOut, now: float, seconds: float
+) -> CallFinished:
     started = execution.started
     if isinstance(end, TimedOut):
         return _timed_out(execution, now, seconds)

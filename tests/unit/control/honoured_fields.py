@@ -109,7 +109,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_operator.finished": "ttlSecondsAfterFinished",
     },
     agentrun.Control: {"pilothouse_engine.control": "mode reason by steer approvals"},
-    agentrun.ApprovalDecision: {"pilothouse_engine.approvals": "decision arguments reason by"},
+    agentrun.ApprovalDecision: {"pilothouse_engine.approvals": "decision arguments remove reason by"},
     common.PolicyRule: {"pilothouse_engine.policies.evaluation": "name at cel http verdict message"},
     common.PolicyHttp: {"pilothouse_engine.policies.http": "url timeoutSeconds"},
     steps.Approval: {"pilothouse_engine.step_gates": "title show expiresSeconds"},

@@ -9,6 +9,7 @@ import pytest
 
 from pilothouse_api.plan import LiveCeilings
 from pilothouse_engine.approvals import MAX_SHOWN_BYTES, shown_arguments
+from pilothouse_engine.executions import EDITED_NOTE
 from pilothouse_engine.facts import (
     ApprovalAnswered,
     ApprovalRequested,
@@ -339,6 +340,76 @@ async def test_edited_arguments_are_merged_run_and_journaled_with_their_own_key(
     (old,), (new,) = await plain.facts_of(CallStarted), await run.facts_of(CallStarted)
     assert old.id == new.id
     assert old.digest != new.digest and old.key != new.key
+
+
+@pytest.mark.parametrize(
+    ("decision", "want"),
+    [
+        ({"remove": ["note"]}, {"amount": 80, "to": {"name": "Jo", "iban": "DE1"}}),
+        ({"arguments": {"to": {"name": "Al"}}}, {"amount": 80, "note": "all", "to": {"name": "Al", "iban": "DE1"}}),
+        ({"remove": ["to"], "arguments": {"to": {"name": "Al"}}}, {"amount": 80, "note": "all", "to": {"name": "Al"}}),
+        ({"arguments": {"note": None, "amount": 9}}, {"amount": 9, "to": {"name": "Jo", "iban": "DE1"}}),
+        ({"remove": [], "arguments": {}}, {"amount": 80, "note": "all", "to": {"name": "Jo", "iban": "DE1"}}),
+    ],
+)
+async def test_an_edit_changes_adds_and_takes_away_arguments(decision: Any, want: Any) -> None:
+    parameters = {**PARAMETERS, "properties": {**PARAMETERS["properties"], "to": {"type": "object"}}}  # type: ignore[dict-item]
+    asked = calls(call("refund", {"amount": 80, "note": "all", "to": {"name": "Jo", "iban": "DE1"}}))
+    run = gated([asked, answer("resolved")], tool={**REFUND, "parameters": parameters})
+    run.store.on_publish = decides(lambda: run, decision="Approve", **decision)
+    await run.finish()
+    assert {**run.ran.requests[0].arguments, **want} == run.ran.requests[0].arguments
+    assert {"note", "to"} - want.keys() == {"note", "to"} - run.ran.requests[0].arguments.keys()
+
+
+async def test_an_edit_that_takes_away_what_is_not_there_or_is_required_is_answered() -> None:
+    for remove, want in ((["notes"], "remove: the call has no argument notes"), (["amount"], "do not fit")):
+        run = gated([ASKED])
+        run.store.on_publish = decides(lambda: run, decision="Approve", remove=remove)  # noqa: B023
+        await run.release()
+        (landing,) = run.snapshot.control.approvals.values()
+        assert landing.state == "NotLanded"
+        assert landing.message and want in landing.message
+
+
+async def test_the_model_is_told_which_of_its_arguments_a_person_changed() -> None:
+    asked = calls(call("refund", {"amount": 80.0, "note": "all of it"}))
+    run = gated([asked, answer("resolved")])
+    run.store.on_publish = decides(lambda: run, decision="Approve", remove=["note"], arguments={"amount": 40})
+    await run.finish()
+    result = json.loads(tool_texts(last_request(run))[0])
+    assert result == {
+        "approval": {"note": EDITED_NOTE, "arguments": {"amount": 40, "note": None}},
+        "signal": "default",
+        "output": {"refund": {"done": 40}},
+    }
+
+
+async def test_the_model_is_told_nothing_of_an_approval_that_changed_nothing() -> None:
+    run = gated([calls(call("refund", {"amount": 80})), answer("resolved")])
+    run.store.on_publish = decides(lambda: run, decision="Approve")
+    await run.finish()
+    assert "approval" not in json.loads(tool_texts(last_request(run))[0])
+
+
+async def test_a_model_whose_edited_call_was_denied_or_lost_is_told_what_it_was() -> None:
+    denied = gated(
+        [calls(call("refund", {"amount": 80})), answer("resolved")], rules=[deny("tiny", "args.amount < 10")]
+    )
+    denied.store.on_publish = decides(lambda: denied, decision="Approve", arguments={"amount": 5})
+    await denied.finish()
+    lost = gated([calls(call("refund", {"amount": 80})), answer("resolved")])
+    lost.store.on_publish = decides(lambda: lost, decision="Approve", arguments={"amount": 5})
+    await lost.finish()
+    lines = lost.journal._lines
+    started = [json.loads(line)["fact"] for line in lines].index("CallStarted")
+    again = gated([answer("resolved")])
+    again.journal._lines, again.attempts = list(lines[: started + 1]), 1
+    await again.finish()
+    for run, code in ((denied, "tool_policy_denied"), (again, "tool_effect_unknown")):
+        assert codes(last_request(run)) == [code]
+        told = json.loads(tool_texts(last_request(run))[0])
+        assert told["approval"]["arguments"] == {"amount": 5}
 
 
 @pytest.mark.parametrize(

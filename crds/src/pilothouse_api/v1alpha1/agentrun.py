@@ -73,7 +73,9 @@ class ApprovalDecision(Model):
     decision: Literal["Approve", "Deny"]
     """The decision."""
     arguments: JsonObject | None = None
-    """Changes to the arguments, as a JSON merge-patch."""
+    """Changes to the arguments, as a JSON merge-patch. A merge-patch of the run drops a null: see `remove`."""
+    remove: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=16)] = []
+    """Arguments that are taken away before the changes are made; one that is changed too is given anew, whole."""
     reason: Line | None = None
     """Why; the model is told on Deny."""
     by: Annotated[str, Field(max_length=253)] | None = None
