@@ -16,13 +16,15 @@ from pydantic import ValidationError
 
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, CliError, first_problem
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, CliError, Forbidden, first_problem
 from pilothouse_cli.local_state import not_found
 from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.turns import TurnRow, turns_of_trace
 
 PLURAL = "agentruns"
 REQUEST_TIMEOUT_SECONDS = 15
+PAGE = 500
+"""Runs that one LIST returns."""
 _OBJECT = (names.GROUP, names.VERSION)
 
 
@@ -62,6 +64,21 @@ class ClusterRuns:
             listed = self._api.list_namespaced_custom_object(*_OBJECT, self._namespace, PLURAL, **_timeout())
         runs = [_parse(item) for item in listed["items"]]
         return sorted(runs, key=lambda run: (run.metadata.creation_timestamp or "", run.metadata.name))
+
+    def select(self, selector: str | None = None) -> Sequence[AgentRun]:
+        """Return the runs that have not ended and fit a label selector, read page by page."""
+        labels = ",".join(filter(None, (f"!{names.LABEL_FINISHED}", selector)))
+        runs: list[AgentRun] = []
+        token: str | None = None
+        while token != "":
+            more = {"_continue": token} if token else {}
+            with self._errors(""):
+                page = self._api.list_namespaced_custom_object(
+                    *_OBJECT, self._namespace, PLURAL, label_selector=labels, limit=PAGE, **more, **_timeout()
+                )
+            runs += [_parse(item) for item in page["items"]]
+            token = page["metadata"].get("continue", "")
+        return runs
 
     def get(self, name: str) -> AgentRun:
         """Return a run."""
@@ -153,7 +170,7 @@ class ClusterRuns:
         if error.status == 404:
             return CliError("this cluster does not know AgentRuns", "helm install pilothouse …", EXIT_NOT_FOUND)
         if error.status in (401, 403):
-            return CliError(message, "ask whoever runs the cluster for the right", EXIT_NOT_FOUND)
+            return Forbidden(message, "ask whoever runs the cluster for the right", EXIT_NOT_FOUND)
         return CliError(message, "", 2 if error.status in (400, 409, 422) else EXIT_FAILED)
 
 

@@ -33,6 +33,10 @@ class CliError(Exception):
         self.code = code
 
 
+class Forbidden(CliError):
+    """A cluster refuses for want of a right."""
+
+
 def exit_code(run: "AgentRun") -> int:
     """Return the exit code that says where a run stands; one that goes on without us counts as parked."""
     return _EXIT_OF_PHASE.get(run.status.phase or "", EXIT_PARKED)

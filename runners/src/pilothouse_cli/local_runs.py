@@ -22,6 +22,7 @@ from pilothouse_cli.local_state import (
     not_found,
 )
 from pilothouse_cli.local_store import POLL_SECONDS
+from pilothouse_cli.pending import matches
 from pilothouse_cli.runs import is_finished, snapshot_of
 from pilothouse_cli.turns import TurnRow, turns_of_journal
 from pilothouse_engine.ports import JournalCorrupt
@@ -62,6 +63,14 @@ class LocalRuns:
             except (RunIsGone, CliError):
                 continue
         return sorted(runs, key=lambda run: (run.metadata.creation_timestamp or "", run.metadata.name))
+
+    def select(self, selector: str | None = None) -> Sequence[AgentRun]:
+        """Return the runs that have not ended and fit a label selector."""
+        return [
+            run
+            for run in self.all()
+            if not is_finished(run) and (selector is None or matches(run.metadata.labels, selector))
+        ]
 
     def get(self, name: str) -> AgentRun:
         """Return a run."""

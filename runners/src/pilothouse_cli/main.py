@@ -5,14 +5,15 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pilothouse_cli.exits import EXIT_FAILED, CliError
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_USAGE, CliError
 
 if TYPE_CHECKING:
     from pilothouse_cli.commands.places import Place
+    from pilothouse_cli.pending import Choice
 
 PLUGIN = "kubectl-pilothouse"
 DEFAULT_TIMEOUT = 60.0
@@ -51,6 +52,16 @@ def _run_names(incomplete: str) -> list[str]:
 
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.", autocompletion=_run_names)]
+OneRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Name of the run.", autocompletion=_run_names)]
+Selector = Annotated[
+    str | None, typer.Option("-l", "--selector", metavar="LABELS", help="Of runs with these labels: a label selector.")
+]
+OfWorkflow = Annotated[
+    str | None, typer.Option("--workflow", metavar="NAME", help="Of runs of this workflow or agent.")
+]
+OfTool = Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Calls of this tool.")]
+EveryCall = Annotated[bool, typer.Option("--all", help="Every call that waits there.")]
+Agreed = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or folders with manifests; - reads stdin.")]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Form of what is printed.")]
 Namespace = Annotated[str | None, typer.Option("-n", "--namespace", help="Namespace of a cluster.")]
@@ -60,7 +71,7 @@ Kubeconfig = Annotated[Path | None, typer.Option(help="Another kubeconfig.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the landing.")]
 Timeout = Annotated[float, typer.Option(help="Longest wait, in seconds.", min=0)]
 CallId = Annotated[
-    str | None, typer.Argument(metavar="[CALL]", help="Id of the call, where more than one waits for a person.")
+    str | None, typer.Argument(metavar="CALL", help="Id of the call, where more than one waits for a person.")
 ]
 Reason = Annotated[str | None, typer.Option(help="Why; kept with the run.")]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Show a live view on a terminal.")]
@@ -261,13 +272,40 @@ def _steer(
     raise typer.Exit(steer(place, run, message, steer_id=steer_id, wait=wait, timeout=timeout, output=output))
 
 
+@app.command("approvals")
+def _approvals(
+    selector: Selector = None,
+    workflow: OfWorkflow = None,
+    tool: OfTool = None,
+    output: OutputOption = Output.table,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """List the calls that wait for a person."""
+    from pilothouse_cli.commands.approving import list_approvals
+    from pilothouse_cli.pending import Choice
+
+    place = _place(namespace, cluster, context, kubeconfig)
+    raise typer.Exit(list_approvals(place, Choice(selector, workflow, tool), output))
+
+
 @app.command("approve")
 def _approve(
-    run: RunName,
+    run: OneRun = None,
     call: CallId = None,
     arguments: Annotated[
         str | None, typer.Option("--arguments", metavar="JSON", help="Changes to the arguments: a JSON merge-patch.")
     ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="NAME", help="Argument to take away; may be repeated.")
+    ] = None,
+    selector: Selector = None,
+    workflow: OfWorkflow = None,
+    tool: OfTool = None,
+    is_all: EveryCall = False,
+    is_agreed: Agreed = False,
     reason: Reason = None,
     wait: Wait = True,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -277,19 +315,29 @@ def _approve(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Let a call run that waits for a person, as it is or with other arguments."""
-    from pilothouse_cli.commands.steering import decide, parse_arguments
+    """Let a call run that waits for a person, as it is or with other arguments; or all that -l, --tool … mean."""
+    from pilothouse_cli.commands.steering import parse_edit
+    from pilothouse_cli.pending import Choice
 
-    given = {"decision": "Approve", "arguments": parse_arguments(arguments), "reason": reason}
-    decision = {key: value for key, value in given.items() if value is not None}
+    edit = parse_edit(arguments, remove or ())
+    choice = Choice(selector, workflow, tool, is_all)
+    if edit and run is None:
+        raise CliError("arguments are changed for one call at a time", "approve RUN CALL --arguments …", EXIT_USAGE)
     place = _place(namespace, cluster, context, kubeconfig)
-    raise typer.Exit(decide(place, run, call, decision, wait=wait, timeout=timeout, output=output))
+    decision = {"decision": "Approve", **edit} | ({"reason": reason} if reason else {})
+    how = {"wait": wait, "timeout": timeout, "output": output}
+    raise typer.Exit(_decide(place, run, call, choice, decision, is_agreed=is_agreed, **how))
 
 
 @app.command("deny")
 def _deny(
-    run: RunName,
+    run: OneRun = None,
     call: CallId = None,
+    selector: Selector = None,
+    workflow: OfWorkflow = None,
+    tool: OfTool = None,
+    is_all: EveryCall = False,
+    is_agreed: Agreed = False,
     reason: Reason = None,
     wait: Wait = True,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -299,12 +347,37 @@ def _deny(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Refuse a call that waits for a person; the model is told, with the reason."""
-    from pilothouse_cli.commands.steering import decide
+    """Refuse a call that waits for a person, or all that -l, --tool … mean; the model is told, with the reason."""
+    from pilothouse_cli.pending import Choice
 
-    decision = {"decision": "Deny"} | ({"reason": reason} if reason else {})
+    choice = Choice(selector, workflow, tool, is_all)
     place = _place(namespace, cluster, context, kubeconfig)
-    raise typer.Exit(decide(place, run, call, decision, wait=wait, timeout=timeout, output=output))
+    decision = {"decision": "Deny"} | ({"reason": reason} if reason else {})
+    how = {"wait": wait, "timeout": timeout, "output": output}
+    raise typer.Exit(_decide(place, run, call, choice, decision, is_agreed=is_agreed, **how))
+
+
+def _decide(
+    place: "Place",
+    run: str | None,
+    call: str | None,
+    choice: "Choice",
+    decision: dict[str, Any],
+    *,
+    is_agreed: bool,
+    **how: Any,
+) -> int:
+    """Decide on one call, or on all that are meant; `how` is whether and how long to wait, and what to print."""
+    if (run is None) != choice.is_made:
+        what = "name one run, or choose many" if run is None else f"either run {run} or many are meant"
+        raise CliError(what, "RUN [CALL], or one of -l, --workflow, --tool, --all", EXIT_USAGE)
+    if run is not None:
+        from pilothouse_cli.commands.steering import decide
+
+        return decide(place, run, call, decision, **how)
+    from pilothouse_cli.commands.approving import decide_all
+
+    return decide_all(place, choice, decision, is_agreed=is_agreed, **how)
 
 
 @app.command("limit")

@@ -24,6 +24,10 @@ class Runs(Protocol):
         """Return all runs, oldest first."""
         ...
 
+    def select(self, selector: str | None = None) -> Sequence[AgentRun]:
+        """Return the runs that have not ended and fit a label selector, in no order."""
+        ...
+
     def get(self, name: str) -> AgentRun:
         """Return a run."""
         ...
@@ -57,6 +61,12 @@ def snapshot_of(run: AgentRun) -> Snapshot:
 def is_finished(run: AgentRun) -> bool:
     """Tell whether the run has ended."""
     return run.status.phase in FINISHED_PHASES
+
+
+def target_of(run: AgentRun) -> str:
+    """Return the name of the workflow, or of the agent, that a run executes."""
+    ref = run.spec.workflow_ref or run.spec.agent_ref
+    return ref.name if ref else "-"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,17 @@ from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ControlAnswer, Landing, PendingApproval, Snapshot
-from pilothouse_cli.runs import is_finished, snapshot_of
+from pilothouse_cli.pending import PendingCall
+from pilothouse_cli.runs import is_finished, snapshot_of, target_of
 from pilothouse_cli.terminal import clean, clean_json, clean_line
 from pilothouse_cli.turns import NANO_DOLLARS, CallRow, TurnRow
 from pilothouse_control.findings import Finding
 
 MAX_ARGUMENT_CHARS = 1000
 """Longest line that shows the arguments of a call that waits for a person."""
+
+MAX_ARGUMENT_CELL = 120
+"""Longest cell that shows them in a table of many."""
 
 PHASE_STYLES: Mapping[str, str] = {
     "Pending": "yellow",
@@ -29,6 +33,10 @@ PHASE_STYLES: Mapping[str, str] = {
     "Failed": "red",
     "Aborted": "red",
 }
+
+
+UNBROKEN = frozenset({"NAME", "RUN", "CALL", "TURN", "AGE", "EXPIRES"})
+"""Columns whose cells stay on one line."""
 
 
 def runs_table(runs: Sequence[AgentRun], now: datetime) -> Table:
@@ -205,12 +213,6 @@ def finding_data(finding: Finding) -> dict[str, Any]:
 # ---------------------------------------------------------------- pieces
 
 
-def target_of(run: AgentRun) -> str:
-    """Return the name of the workflow, or of the agent, that a run executes."""
-    ref = run.spec.workflow_ref or run.spec.agent_ref
-    return ref.name if ref else "-"
-
-
 def phase_text(run: AgentRun) -> Text:
     """Return the phase in its colour."""
     phase = run.status.phase or "Pending"
@@ -301,6 +303,45 @@ def pending_lines(run: AgentRun, pending: PendingApproval) -> list[str]:
     return [f"{clean_line(pending.tool)} {shown} waits for a person{until}", f"decide with: {verbs} (or deny)"]
 
 
+def pending_table(calls: Sequence[PendingCall], now: datetime) -> Table:
+    """Return calls that wait for a person as rows; arguments as they are published, masked."""
+    table = _table("RUN", "CALL", "TOOL", "ARGUMENTS", "AGE", "EXPIRES", "DECISION")
+    for call in calls:
+        table.add_row(
+            call.run.metadata.name,
+            clean_line(call.call, 63),
+            clean_line(call.tool, 63),
+            clean_line(json.dumps(call.arguments, ensure_ascii=False), MAX_ARGUMENT_CELL),
+            age(call.requested_at, now),
+            f"in {until(call.expires_at, now)}" if call.expires_at else "-",
+            _decision_text(call),
+        )
+    return table
+
+
+def _decision_text(call: PendingCall) -> str:
+    if call.given is None:
+        return "-"
+    by = f" by {clean_line(call.given.by, 63)}" if call.given.by else ""
+    state = landing_text(call.answer) if call.answer is not None and call.is_open else "not landed yet"
+    return f"{call.given.decision}{by}, {state}"
+
+
+def pending_data(call: PendingCall) -> dict[str, Any]:
+    """Return a call that waits for a program."""
+    return {
+        "run": call.run.metadata.name,
+        "namespace": call.run.metadata.namespace,
+        "workflow": target_of(call.run),
+        "call": call.call,
+        "tool": call.tool,
+        "arguments": dict(call.arguments),
+        "requestedAt": call.requested_at,
+        "expiresAt": call.expires_at,
+        "decision": None if call.given is None else call.given.decision,
+    }
+
+
 def money(amount: str) -> str:
     """Return an amount of US dollars with the digits that say something."""
     try:
@@ -312,11 +353,22 @@ def money(amount: str) -> str:
 
 def age(timestamp: str | None, now: datetime) -> str:
     """Return how long ago something was."""
+    then = _moment(timestamp)
+    return "-" if then is None else duration((now - then).total_seconds())
+
+
+def until(timestamp: str, now: datetime) -> str:
+    """Return how long it is until something."""
+    then = _moment(timestamp)
+    return "-" if then is None else duration((then - now).total_seconds())
+
+
+def _moment(timestamp: str | None) -> datetime | None:
     try:
         then = datetime.fromisoformat(timestamp or "")
     except ValueError:
-        return "-"
-    return duration((now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds())
+        return None
+    return then if then.tzinfo else then.replace(tzinfo=UTC)
 
 
 def duration(seconds: float) -> str:
@@ -333,5 +385,5 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in columns:
         is_number = column in ("TURN", "TOKENS", "COST", "ITER", "VISIT", "ITERATIONS")
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=column in ("NAME", "TURN", "AGE"))
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=column in UNBROKEN)
     return table

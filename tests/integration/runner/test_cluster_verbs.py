@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,31 @@ def test_calls_that_wait_for_a_person_are_approved_with_other_arguments_and_deni
     assert run["exit"]["reason"] == "Complete"
     assert run.get("pendingApprovals", []) == []
     assert {landing["state"] for landing in run["control"]["approvals"].values()} == {"Landed"}
+
+
+def test_all_calls_that_wait_in_runs_with_a_label_are_decided_at_once_and_no_other(
+    administrator: Administrator, crds: LocalCluster, terminal: Inside
+) -> None:
+    team = f"t{uuid.uuid4().hex[:8]}"
+    runs = [administrator.create() for _ in range(12)]
+    for number, run in enumerate(runs):
+        labels = [f"team={team}"] if number else []
+        labels += ["pilothouse.dev/finished=Succeeded"] if number == 1 else []
+        crds.run_tool("kubectl", "label", "prun", run.name, f"all={team}", *labels)
+        call = {"callId": f"t1-0-{number:08}", "tool": "refund", "requestedAt": "2026-01-01T00:00:00Z"}
+        administrator.set_status(run.name, phase="AwaitingApproval", run={"attempt": 1, "pendingApprovals": [call]})
+    meant = ("-n", "default", "-l", f"team={team}")
+
+    assert len(terminal.type("approvals", *meant, "-o", "name").split()) == 10
+    outcomes = json.loads(terminal.type("approve", *meant, "--yes", "--no-wait", "-o", "json"))
+
+    assert {one["outcome"] for one in outcomes} == {"Asked"}
+    assert sorted(one["run"] for one in outcomes) == sorted(run.name for run in runs[2:])
+    for number, run in enumerate(runs):
+        control = administrator.get(run.name)["spec"].get("control")
+        want = {"approvals": {f"t1-0-{number:08}": {"decision": "Approve"}}}
+        assert control == (want if number >= 2 else None)
+    assert "no call of those waits for a person" in terminal.refuse("approve", *meant, "--yes", code=0)
 
 
 def test_runs_are_listed_shown_traced_and_watched(

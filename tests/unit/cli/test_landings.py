@@ -8,7 +8,7 @@ import pytest
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ApprovalDecision
 from pilothouse_api.wake import decision_digest
-from pilothouse_cli.commands.steering import choose_pending, parse_arguments, parse_limits
+from pilothouse_cli.commands.steering import choose_pending, parse_edit, parse_limits
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.runs import (
     Answer,
@@ -119,6 +119,9 @@ class ScriptedRuns:
     def all(self) -> Sequence[AgentRun]:
         return self._runs
 
+    def select(self, selector: str | None = None) -> Sequence[AgentRun]:
+        return self._runs
+
     def get(self, name: str) -> AgentRun:
         return self._runs[0]
 
@@ -199,12 +202,23 @@ def test_the_call_that_is_decided_on_is_the_one_that_waits(
         assert want in caught.value.next_step
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", "null", '{"a": null}', '{"a": {"b": null}}'])
+@pytest.mark.parametrize("text", ["{", "[]", "3", "null", '{"a": {"b": null}}'])
 def test_changes_that_a_merge_patch_cannot_carry_are_refused(text: str) -> None:
     with pytest.raises(CliError, match="--arguments"):
-        parse_arguments(text)
+        parse_edit(text, ())
 
 
-def test_changes_to_arguments_are_a_json_object() -> None:
-    assert parse_arguments('{"amount": 40, "to": {"b": [null]}}') == {"amount": 40, "to": {"b": [None]}}
-    assert parse_arguments(None) is None
+@pytest.mark.parametrize(
+    ("text", "remove", "want"),
+    [
+        (None, (), {}),
+        ("{}", (), {}),
+        ('{"amount": 40, "to": {"b": [null]}}', (), {"arguments": {"amount": 40, "to": {"b": [None]}}}),
+        ('{"note": null}', (), {"remove": ["note"]}),
+        (None, ("note",), {"remove": ["note"]}),
+        ('{"note": null, "n": 1}', ("note", "to"), {"arguments": {"n": 1}, "remove": ["note", "to"]}),
+        ('{"to": {"a": 1}}', ("to",), {"arguments": {"to": {"a": 1}}, "remove": ["to"]}),
+    ],
+)
+def test_a_null_is_an_argument_that_is_taken_away(text: str | None, remove: tuple[str, ...], want: Any) -> None:
+    assert parse_edit(text, remove) == want

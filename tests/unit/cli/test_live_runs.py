@@ -110,7 +110,11 @@ def test_a_run_that_was_let_go_of_while_it_waits_goes_on_with_the_decision_it_wa
     assert code == 4
     assert "decide with: pilothouse approve r1 (or deny), then go on with: pilothouse resume r1" in err
     assert show(terminal, "r1")["status"]["phase"] == "AwaitingApproval"
-    assert "is kept and lands when the run goes on: pilothouse resume r1" in terminal.type("approve", "r1")
+    (waiting,) = json.loads(terminal.type("approvals", "-l", "pilothouse.dev/workflow=napping", "-o", "json"))
+    assert (waiting["run"], waiting["tool"], waiting["arguments"]) == ("r1", "nap", {"n": 0, "seconds": 0.0})
+    assert "nobody can be asked here" in terminal.type("approve", "--tool", "nap", code=2)
+    kept = terminal.type("approve", "--tool", "nap", "--yes")
+    assert f"r1: approval of {waiting['call']} kept, and lands when the run goes on" in kept
     code, out, _ = finish(terminal.start("resume", "r1"))
     assert code == 0
     assert '"talk_result": "done"' in out

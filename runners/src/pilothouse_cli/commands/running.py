@@ -19,8 +19,7 @@ from pilothouse_cli.local import advance, check_name, create_run, lost_error, ne
 from pilothouse_cli.local_runs import LocalRuns
 from pilothouse_cli.local_state import STATE_FOLDER, RunFolder, RunIsGone
 from pilothouse_cli.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
-from pilothouse_cli.runs import snapshot_of
-from pilothouse_cli.tables import target_of
+from pilothouse_cli.runs import snapshot_of, target_of
 from pilothouse_cli.terminal import say, stderr, stdout
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_control.world import Platform

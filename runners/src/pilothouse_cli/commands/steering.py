@@ -105,19 +105,21 @@ def choose_pending(run: AgentRun, call_id: str | None) -> str:
     raise CliError(f"{what} for a decision", hint, EXIT_FAILED)
 
 
-def parse_arguments(text: str | None) -> dict[str, Any] | None:
-    """Return the changes to the arguments of a call, a JSON object; raises CliError."""
-    if text is None:
-        return None
+def parse_edit(text: str | None, remove: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a decision that changes the arguments of a call; raises CliError."""
     try:
-        changes = json.loads(text)
+        changes = json.loads(text) if text is not None else {}
     except ValueError as error:
         raise CliError(f"--arguments is no JSON: {error}", """--arguments '{"amount": 40}'""") from None
-    if not isinstance(changes, dict) or _holds_null(changes):
-        # The patch of the spec is a merge-patch too: it would drop a null, and the key would stay.
-        what = "--arguments takes a JSON object without null: a key can be changed or added, not taken away"
-        raise CliError(what, """--arguments '{"amount": 40}'""")
-    return changes
+    if not isinstance(changes, dict):
+        raise CliError("--arguments takes a JSON object", """--arguments '{"amount": 40}'""")
+    # The patch of the spec is a merge-patch too, and would drop a null: `remove` says what it says.
+    gone = [*remove, *(name for name, value in changes.items() if value is None and name not in remove)]
+    kept = {name: value for name, value in changes.items() if value is not None}
+    if _holds_null(kept):
+        what = "--arguments cannot take a key away within an argument"
+        raise CliError(what, "give that argument anew: --remove NAME, and the whole of it in --arguments")
+    return ({"arguments": kept} if kept else {}) | ({"remove": gone} if gone else {})
 
 
 def _holds_null(value: Any) -> bool:
