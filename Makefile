@@ -73,6 +73,7 @@ test: lint verify test-unit test-integration test-e2e ## Everything, real pods i
 
 .PHONY: test-fast
 test-fast: lint verify ## What needs no cluster and no patience
+	@hack/cluster/install-deps redis
 	@$(PYTEST) tests/unit tests/contract tests/golden -n 2 --dist loadfile -m "not slow"
 
 .PHONY: lint
@@ -94,6 +95,7 @@ verify: .venv/.dev ## Regenerate in a copy and compare
 
 .PHONY: test-unit
 test-unit: .venv/.dev ## Pure functions, ports, command line
+	@hack/cluster/install-deps redis
 	@$(PYTEST) tests/unit tests/contract tests/golden -n 2 --dist loadfile
 
 .PHONY: test-integration
@@ -116,8 +118,10 @@ mutate: .venv/.dev ## Change the engine's decisions one at a time: does a test n
 
 .PHONY: bench-start
 bench-start: .venv/.dev ## Runner start to first model request, beside `import litellm`
+	@hack/cluster/install-deps redis
 	@$(BIN)/python hack/bench/start.py
 
 .PHONY: bench-engine
 bench-engine: .venv/.dev ## Engine overhead per turn beside LangGraph, pydantic-ai and openai-agents
+	@hack/cluster/install-deps redis
 	@$(BIN)/python hack/bench/engine.py

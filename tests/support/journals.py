@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +10,9 @@ from typing import Protocol
 from pilothouse_engine.ports import Journal
 from pilothouse_engine.testing.journal import MemoryJournal
 from pilothouse_runner.adapters.file_journal import FileJournal
+from pilothouse_runner.adapters.redis_client import RedisClient, parse_address
+from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+from support.redis_server import shared_redis
 
 
 class Backend(Protocol):
@@ -49,5 +53,24 @@ class FileBackend:
         )
 
 
-BACKENDS: Mapping[str, Callable[[Path], Backend]] = {"memory": MemoryBackend, "file": FileBackend}
-BACKENDS_OF_PROCESSES = ("file",)
+class RedisBackend:
+    def __init__(self, folder: Path) -> None:
+        self.prefix = run_prefix("default", uuid.uuid4().hex)
+
+    def open(self) -> Journal:
+        return RedisJournal(RedisClient(parse_address(shared_redis().url)), self.prefix)
+
+    def opening_code(self) -> str:
+        return (
+            "from pilothouse_runner.adapters.redis_client import RedisClient, parse_address\n"
+            "from pilothouse_runner.adapters.redis_journal import RedisJournal\n"
+            f"journal = RedisJournal(RedisClient(parse_address({shared_redis().url!r})), {self.prefix!r})\n"
+        )
+
+
+BACKENDS: Mapping[str, Callable[[Path], Backend]] = {
+    "memory": MemoryBackend,
+    "file": FileBackend,
+    "redis": RedisBackend,
+}
+BACKENDS_OF_PROCESSES = ("file", "redis")

@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pilothouse_api import names
 from pilothouse_control.world import Ceilings, Platform
-from pilothouse_operator.workloads import PodSettings
+from pilothouse_operator.workloads import PodSettings, RedisForPods
 
 
 def _split(value: object) -> object:
@@ -58,6 +58,14 @@ class OperatorSettings(BaseSettings):
     """When it is pulled."""
     journal_claim: Annotated[str, Field(max_length=253)] = ""
     """PersistentVolumeClaim, in each namespace of runs, that keeps journals; empty: an emptyDir per pod."""
+    redis_url: Annotated[str, Field(max_length=2048, pattern=r"^(rediss?://[^@\s]+)?$")] = ""
+    """Redis that keeps journals, without user and password; empty: they are kept on the claim, or with the pod."""
+    redis_secret: Annotated[str, Field(max_length=253)] = ""
+    """Secret, in each namespace of runs, with `username`, `password` and perhaps `ca.crt`; empty: it asks for none."""
+    redis_keep_seconds: Annotated[int, Field(ge=86400, le=10_000 * 86400)] = 365 * 86400
+    """How long a run's keys stay to which nothing is added."""
+    redis_keep_finished_seconds: Annotated[int, Field(ge=60, le=10_000 * 86400)] = 7 * 86400
+    """How long they stay after its end."""
     abort_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """How long an Abort may take to land before the pod is ended."""
     runner_telemetry_endpoint: Annotated[str, Field(max_length=2048, pattern=r"^(https?://\S+)?$")] = ""
@@ -96,21 +104,32 @@ class OperatorSettings(BaseSettings):
                 f"retry_seconds ({self.retry_seconds}) < renew_seconds ({self.renew_seconds}) < lease_seconds "
                 f"({self.lease_seconds}) does not hold: two operators could lead"
             )
+        if self.redis_url and self.journal_claim:
+            raise ValueError(
+                f"redis_url ({self.redis_url}) and journal_claim ({self.journal_claim}) are both set: a journal lies "
+                "in one place; unset one of them"
+            )
 
     @property
     def is_journal_durable(self) -> bool:
         """Whether journals outlive pods."""
-        return bool(self.journal_claim)
+        return bool(self.redis_url or self.journal_claim)
 
     def pods(self) -> PodSettings:
         """Return what pods of runners are built with."""
         return PodSettings(
             image_pull_policy=self.runner_image_pull_policy,
             journal_claim=self.journal_claim,
+            redis=self._redis() if self.redis_url else None,
             termination_grace_seconds=self.termination_grace_seconds,
             abort_grace_seconds=self.abort_grace_seconds,
             telemetry_endpoint=self.runner_telemetry_endpoint,
             telemetry_env=self.runner_telemetry_env,
+        )
+
+    def _redis(self) -> RedisForPods:
+        return RedisForPods(
+            self.redis_url, self.redis_secret, self.redis_keep_seconds, self.redis_keep_finished_seconds
         )
 
     def platform(self) -> Platform:

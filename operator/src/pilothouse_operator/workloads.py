@@ -19,15 +19,29 @@ PLAN_FOLDER = str(PurePosixPath(names.PLAN_PATH).parent)
 
 
 @dataclass(frozen=True, slots=True)
+class RedisForPods:
+    """The Redis that keeps journals; `secret`, in each namespace of runs, holds user, password and perhaps a CA.
+
+    An empty `secret`: it asks for neither. Terms in seconds: see the runner's settings.
+    """
+
+    url: str
+    secret: str = ""
+    keep_seconds: int = 365 * 86400
+    keep_finished_seconds: int = 7 * 86400
+
+
+@dataclass(frozen=True, slots=True)
 class PodSettings:
     """What the installation sets of every pod.
 
-    `journal_claim` empty: the journal lies on an emptyDir. `telemetry_endpoint` empty: runners have no telemetry;
-    `telemetry_env` are further OTEL_ variables beside it.
+    `redis` keeps journals; without it they lie on `journal_claim`, and where that is empty on an emptyDir.
+    `telemetry_endpoint` empty: runners have no telemetry; `telemetry_env` are further OTEL_ variables beside it.
     """
 
     image_pull_policy: str = "IfNotPresent"
     journal_claim: str = ""
+    redis: RedisForPods | None = None
     termination_grace_seconds: int = 30
     abort_grace_seconds: int = 30
     telemetry_endpoint: str = ""
@@ -125,14 +139,18 @@ def _build_container(
         "volumeMounts": [
             {"name": "plan", "mountPath": PLAN_FOLDER, "readOnly": True},
             {"name": "token", "mountPath": names.TOKEN_PATH, "readOnly": True},
-            {"name": "journal", "mountPath": names.JOURNAL_PATH},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
+    mounts = container["volumeMounts"]
+    if settings.redis is None:
+        mounts.append({"name": "journal", "mountPath": names.JOURNAL_PATH})
+    elif settings.redis.secret:
+        mounts.append({"name": "redis", "mountPath": names.REDIS_LOGIN_PATH, "readOnly": True})
     if plan.secrets:
-        container["volumeMounts"].append({"name": "secrets", "mountPath": names.SECRETS_PATH, "readOnly": True})
+        mounts.append({"name": "secrets", "mountPath": names.SECRETS_PATH, "readOnly": True})
     if plan.audiences:
-        container["volumeMounts"].append({"name": "tokens", "mountPath": names.AUDIENCE_TOKENS_PATH, "readOnly": True})
+        mounts.append({"name": "tokens", "mountPath": names.AUDIENCE_TOKENS_PATH, "readOnly": True})
     for name in ("resources", "envFrom"):
         if template.get(name):
             container[name] = template[name]
@@ -149,7 +167,7 @@ def _build_env(
         names.ENV_ATTEMPT: str(attempt),
         names.ENV_PLAN_PATH: names.PLAN_PATH,
         names.ENV_PLAN_DIGEST: report.digest,
-        names.ENV_JOURNAL: "DurableFile" if settings.journal_claim else "File",
+        **_journal_env(settings),
         names.ENV_SECRETS_PATH: names.SECRETS_PATH,
         # Always set, even if empty: else an author's envFrom could.
         names.ENV_SETTLE: settle or "",
@@ -166,6 +184,17 @@ def _build_env(
     return [*theirs, *({"name": name, "value": value} for name, value in own.items())]
 
 
+def _journal_env(settings: PodSettings) -> dict[str, str]:
+    if settings.redis is None:
+        return {names.ENV_JOURNAL: "DurableFile" if settings.journal_claim else "File"}
+    return {
+        names.ENV_JOURNAL: "Redis",
+        names.ENV_REDIS_URL: settings.redis.url,
+        names.ENV_REDIS_KEEP: str(settings.redis.keep_seconds),
+        names.ENV_REDIS_KEEP_FINISHED: str(settings.redis.keep_finished_seconds),
+    }
+
+
 def _telemetry_env(settings: PodSettings) -> dict[str, str]:
     if not settings.telemetry_endpoint:
         return {}
@@ -180,13 +209,10 @@ def _telemetry_env(settings: PodSettings) -> dict[str, str]:
 
 
 def _build_volumes(plan: Plan, report: PlanReport, settings: PodSettings) -> list[dict[str, Any]]:
-    journal: Mapping[str, Any] = {"emptyDir": {"sizeLimit": "1Gi"}}
-    if settings.journal_claim:
-        journal = {"persistentVolumeClaim": {"claimName": settings.journal_claim}}
-    volumes = [
+    volumes: list[dict[str, Any]] = [
         {"name": "plan", "configMap": {"name": report.name}},
         {"name": "token", "projected": {"sources": _token_sources()}},
-        {"name": "journal", **journal},
+        *_journal_volumes(settings),
         {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}},
     ]
     if plan.secrets:
@@ -194,6 +220,15 @@ def _build_volumes(plan: Plan, report: PlanReport, settings: PodSettings) -> lis
     if plan.audiences:
         volumes.append({"name": "tokens", "projected": {"sources": _audience_sources(plan.audiences)}})
     return volumes
+
+
+def _journal_volumes(settings: PodSettings) -> list[dict[str, Any]]:
+    if settings.redis is not None:
+        # No keys are named: a rotated password and a CA come and go with the Secret, and nothing else lies in it.
+        return [{"name": "redis", "secret": {"secretName": settings.redis.secret}}] if settings.redis.secret else []
+    if settings.journal_claim:
+        return [{"name": "journal", "persistentVolumeClaim": {"claimName": settings.journal_claim}}]
+    return [{"name": "journal", "emptyDir": {"sizeLimit": "1Gi"}}]
 
 
 def _token_sources() -> list[dict[str, Any]]:

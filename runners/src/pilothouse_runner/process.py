@@ -20,7 +20,6 @@ from pilothouse_engine.ports import Journal, JournalCorrupt
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
 from pilothouse_engine.settings import Settings
 from pilothouse_runner.adapters.api_server import ApiServer, Cluster
-from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
 from pilothouse_runner.adapters.secrets import FileSecrets
 from pilothouse_runner.assembly import named_environment, open_ports
@@ -30,6 +29,7 @@ from pilothouse_runner.settings import RunnerSettings, SettingsError, read_setti
 from pilothouse_runner.telemetry import open_telemetry
 
 if TYPE_CHECKING:
+    from pilothouse_runner.adapters.redis_run import RedisRun
     from pilothouse_runner.adapters.telemetry.sending import Telemetry
 
 EXIT_OK, EXIT_FAULT, EXIT_WRONG, EXIT_LOST = 0, 1, 2, 3
@@ -85,6 +85,7 @@ def run_process(environment: Mapping[str, str], lines: LogLines, sigterm: Sigter
         settings = read_settings(environment)
         plan = load_plan(settings)
         server = ApiServer.in_cluster(environment)
+        redis = open_redis(settings)
     except (SettingsError, PlanError) as error:
         return EXIT_WRONG, str(error)
     except KeyError as error:
@@ -92,7 +93,7 @@ def run_process(environment: Mapping[str, str], lines: LogLines, sigterm: Sigter
     telemetry = open_telemetry(plan, settings.attempt, environment)
     how = "Fault"
     try:
-        end = asyncio.run(run_in_cluster(settings, plan, server, lines, sigterm, telemetry))
+        end = asyncio.run(run_in_cluster(settings, plan, server, lines, sigterm, telemetry, redis))
         how = type(end).__name__
     except JournalCorrupt as error:
         return EXIT_FAULT, f"the journal is corrupt: {error}"
@@ -118,6 +119,7 @@ async def run_in_cluster(
     lines: LogLines,
     sigterm: Sigterm,
     telemetry: "Telemetry | None" = None,
+    redis: "RedisRun | None" = None,
 ) -> AttemptEnd:
     """Advance the run with the adapters of a pod."""
     stop = Stop()
@@ -129,16 +131,26 @@ async def run_in_cluster(
     store = KubernetesRunStore(server, settings.namespace, settings.name, settings.uid, settings.attempt)
     try:
         async with open_ports(
-            journal=open_journal(settings),
+            journal=redis.journal if redis is not None else open_journal(settings),
             store=store,
             frames=lines,
             secrets=FileSecrets(settings.secrets_path),
             environment=named_environment(plan, os.environ),
             find_cluster=lambda: Cluster(server, settings.namespace),
         ) as ports:
-            return await run_attempt(plan, ports, attempt, stop, observers)
+            end = await run_attempt(plan, ports, attempt, stop, observers)
+        if redis is not None and is_over(end):
+            await redis.retire()
+        return end
     finally:
         await store.aclose()
+        if redis is not None:
+            await redis.aclose()
+
+
+def is_over(end: AttemptEnd) -> bool:
+    """Tell whether no attempt will follow this one."""
+    return isinstance(end, Finished) or (isinstance(end, Lost) and end.reason == "Gone")
 
 
 def load_plan(settings: RunnerSettings) -> Plan:
@@ -155,19 +167,24 @@ def load_plan(settings: RunnerSettings) -> Plan:
     return plan
 
 
+def open_redis(settings: RunnerSettings) -> "RedisRun | None":
+    """Return what of the run lies in Redis, None where nothing does; raises SettingsError."""
+    if settings.redis is None:
+        return None
+    from pilothouse_runner.adapters.redis_run import RedisRun
+
+    return RedisRun(settings.redis, settings.namespace, settings.uid)
+
+
 def open_journal(settings: RunnerSettings) -> Journal:
     """Return the journal that the pod was given."""
-    match settings.journal:
-        case "File":
-            return FileJournal(settings.journal_file, durable=False)
-        case "DurableFile":
-            return FileJournal(settings.journal_file, durable=True)
-        case "Memory":
-            from pilothouse_engine.testing.journal import MemoryJournal
+    if settings.journal == "Memory":
+        from pilothouse_engine.testing.journal import MemoryJournal
 
-            return MemoryJournal()
-        case _:
-            assert_never(settings.journal)
+        return MemoryJournal()
+    from pilothouse_runner.adapters.file_journal import FileJournal
+
+    return FileJournal(settings.journal_file, durable=settings.journal == "DurableFile")
 
 
 def describe_end(end: AttemptEnd) -> tuple[int, str]:

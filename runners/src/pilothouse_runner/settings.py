@@ -11,14 +11,30 @@ from typing import Literal, get_args
 from pilothouse_api import names
 from pilothouse_engine.attempt import SettleCause
 
-JournalKind = Literal["File", "DurableFile", "Memory"]
-"""Where the facts are kept: a file on an emptyDir, a file on a volume that outlives the pod, or nowhere (tests)."""
+JournalKind = Literal["File", "DurableFile", "Redis", "Memory"]
+"""Where the facts are kept: a file on an emptyDir, one on a volume that outlives the pod, Redis, or nowhere (tests)."""
 
-_JOURNALS: Mapping[str, JournalKind] = {"File": "File", "DurableFile": "DurableFile", "Memory": "Memory"}
+_JOURNALS: Mapping[str, JournalKind] = {kind: kind for kind in get_args(JournalKind)}
+
+DAY = 86400
 
 
 class SettingsError(Exception):
     """A variable is missing or wrong; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSettings:
+    """The Redis that keeps a run's journal.
+
+    `keep_seconds`: how long a run's keys stay to which nothing is added, as while it waits for a person;
+    `keep_finished_seconds`: how long they stay after its end.
+    """
+
+    url: str
+    login_path: Path = Path(names.REDIS_LOGIN_PATH)
+    keep_seconds: int = 365 * DAY
+    keep_finished_seconds: int = 7 * DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,7 @@ class RunnerSettings:
     secrets_path: Path
     journal: JournalKind = "File"
     journal_path: Path = Path(names.JOURNAL_PATH)
+    redis: RedisSettings | None = None
     settle: SettleCause | None = None
     abort_grace_seconds: float = 30.0
 
@@ -45,6 +62,7 @@ class RunnerSettings:
 
 def read_settings(environment: Mapping[str, str]) -> RunnerSettings:
     """Return the settings of an environment; raises SettingsError."""
+    journal = _journal(environment.get(names.ENV_JOURNAL) or "File")
     return RunnerSettings(
         namespace=_required(environment, names.ENV_RUN_NAMESPACE),
         name=_required(environment, names.ENV_RUN_NAME),
@@ -53,7 +71,8 @@ def read_settings(environment: Mapping[str, str]) -> RunnerSettings:
         plan_path=Path(environment.get(names.ENV_PLAN_PATH) or names.PLAN_PATH),
         plan_digest=_required(environment, names.ENV_PLAN_DIGEST),
         secrets_path=Path(environment.get(names.ENV_SECRETS_PATH) or names.SECRETS_PATH),
-        journal=_journal(environment.get(names.ENV_JOURNAL) or "File"),
+        journal=journal,
+        redis=_redis(environment) if journal == "Redis" else None,
         settle=_settle(environment.get(names.ENV_SETTLE) or None),
         abort_grace_seconds=_seconds(names.ENV_ABORT_GRACE, environment.get(names.ENV_ABORT_GRACE) or "30"),
     )
@@ -76,6 +95,21 @@ def _seconds(name: str, text: str) -> float:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 3600:
         raise SettingsError(f"{name} is {text[:40]!r}: it is between 1 and 3600 seconds")
     return float(text)
+
+
+def _redis(environment: Mapping[str, str]) -> RedisSettings:
+    return RedisSettings(
+        _required(environment, names.ENV_REDIS_URL),
+        keep_seconds=_keep(environment, names.ENV_REDIS_KEEP, 365 * DAY),
+        keep_finished_seconds=_keep(environment, names.ENV_REDIS_KEEP_FINISHED, 7 * DAY),
+    )
+
+
+def _keep(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not text.isascii() or not text.isdigit() or not 60 <= int(text[:12]) <= 10_000 * DAY:
+        raise SettingsError(f"{name} is {text[:40]!r}: it is between 60 and {10_000 * DAY} seconds")
+    return int(text)
 
 
 def _journal(text: str) -> JournalKind:

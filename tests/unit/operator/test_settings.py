@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from pilothouse_control.world import Ceilings
 from pilothouse_operator.settings import OperatorSettings, process_identity
-from pilothouse_operator.workloads import PodSettings
+from pilothouse_operator.workloads import PodSettings, RedisForPods
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, **environment: str) -> OperatorSettings:
@@ -51,12 +51,22 @@ def test_what_pods_are_built_with_is_what_the_installation_says(monkeypatch: pyt
         RUNNER_TELEMETRY_ENV='{"OTEL_TRACES_SAMPLER":"always_on"}',
     )
     assert read.pods() == PodSettings(
-        "Never", "journals", 20, 7, "http://collector:4318", {"OTEL_TRACES_SAMPLER": "always_on"}
+        "Never", "journals", None, 20, 7, "http://collector:4318", {"OTEL_TRACES_SAMPLER": "always_on"}
     )
 
 
 def test_all_namespaces_are_watched_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings(monkeypatch, WATCH_NAMESPACES="").watch_namespaces == ()
+
+
+def test_redis_makes_journals_durable_and_is_handed_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = {"REDIS_KEEP_SECONDS": "8640000", "REDIS_KEEP_FINISHED_SECONDS": "3600"}
+    read = settings(
+        monkeypatch, REDIS_URL="redis://redis.pilothouse-system:6379", REDIS_SECRET="pilothouse-redis", **terms
+    )
+
+    assert read.platform().durable_journal
+    assert read.pods().redis == RedisForPods("redis://redis.pilothouse-system:6379", "pilothouse-redis", 8640000, 3600)
 
 
 def test_a_claim_makes_journals_durable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +77,10 @@ def test_a_claim_makes_journals_durable(monkeypatch: pytest.MonkeyPatch) -> None
     "environment",
     [
         {"RENEW_SECONDS": "15"},
+        {"REDIS_URL": "redis://redis", "JOURNAL_CLAIM": "journals"},
+        {"REDIS_URL": "redis://user:password@redis"},
+        {"REDIS_URL": "http://redis"},
+        {"REDIS_KEEP_SECONDS": "60"},
         {"RETRY_SECONDS": "11"},
         {"WORKERS": "0"},
         {"LOG_LEVEL": "loud"},

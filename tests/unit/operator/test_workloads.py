@@ -13,7 +13,7 @@ from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Origin, Plan, RunIdentity
 from pilothouse_api.v1alpha1.agentrun import PlanReport
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
-from pilothouse_operator.workloads import PodSettings, build_plan_configmap, build_pod
+from pilothouse_operator.workloads import PodSettings, RedisForPods, build_plan_configmap, build_pod
 from support.golden import Golden
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "runner-pod.yaml"
@@ -57,6 +57,7 @@ def test_the_pod_is_the_golden_one(golden: Golden) -> None:
         ),
         REPORT,
         2,
+        settings=PodSettings(redis=RedisForPods("redis://pilothouse-redis.pilothouse-system:6379", "pilothouse-redis")),
     )
 
     golden.check(GOLDEN, yaml.safe_dump(pod, sort_keys=False))
@@ -137,6 +138,22 @@ def test_a_journal_on_a_claim_is_durable_and_one_on_an_emptydir_is_not() -> None
     assert "emptyDir" in volumes(fleeting)["journal"]
     assert environment(durable)[names.ENV_JOURNAL] == "DurableFile"
     assert volumes(durable)["journal"]["persistentVolumeClaim"] == {"claimName": "journals"}
+
+
+def test_a_journal_in_redis_is_opened_with_the_secret_of_the_namespace_and_needs_no_volume() -> None:
+    redis = RedisForPods("redis://redis:6379", "pilothouse-redis", 1000, 60)
+    pod = build_pod(make_plan(), REPORT, 1, settings=PodSettings(redis=redis))
+
+    own = environment(pod)
+    assert (own[names.ENV_JOURNAL], own[names.ENV_REDIS_URL]) == ("Redis", "redis://redis:6379")
+    assert (own[names.ENV_REDIS_KEEP], own[names.ENV_REDIS_KEEP_FINISHED]) == ("1000", "60")
+    assert volumes(pod)["redis"]["secret"] == {"secretName": "pilothouse-redis"}
+    assert "journal" not in volumes(pod)
+    mounts = {mount["name"]: mount for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts["redis"] == {"name": "redis", "mountPath": names.REDIS_LOGIN_PATH, "readOnly": True}
+
+    open_to_all = build_pod(make_plan(), REPORT, 1, settings=PodSettings(redis=RedisForPods("redis://redis")))
+    assert "redis" not in volumes(open_to_all)
 
 
 def test_only_a_settling_attempt_is_told_to_settle() -> None:

@@ -136,7 +136,7 @@ MOST_MODULES = 395
 PACKAGES_OF_A_START = {
     *("pilothouse_api", "pilothouse_engine", "pilothouse_runner"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
-    *("httpcore", "h11", "certifi", "anyio"),
+    *("httpcore", "h11", "certifi", "anyio", "hiredis"),
 }
 """Whatever else is installed is loaded where it is needed: yaml, httpx, idna, jsonschema, CEL, MCP, LiteLLM…"""
 
@@ -144,6 +144,9 @@ START = """
 import asyncio, sys
 import pilothouse_runner.__main__
 import pilothouse_runner.adapters.models.openai
+import pilothouse_runner.adapters.redis_run
+import bz2
+del sys.modules["bz2"], sys.modules["_bz2"], sys.modules["_compression"]  # left out, but there for who wants it
 from pilothouse_runner.adapters.connections import HTTP_ERRORS, Connections
 
 async def request():

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pilothouse_api import names
-from pilothouse_runner.process import build_attempt
-from pilothouse_runner.settings import SettingsError, read_settings
+from pilothouse_runner.process import build_attempt, open_redis
+from pilothouse_runner.settings import RedisSettings, SettingsError, read_settings
 
 COMPLETE = {
     names.ENV_RUN_NAMESPACE: "default",
@@ -70,8 +70,38 @@ def test_a_grace_that_is_none_is_refused(grace: str) -> None:
 
 
 def test_an_unknown_journal_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(SettingsError, match="'Redis': this runner knows File, DurableFile, Memory"):
-        read_settings({**COMPLETE, names.ENV_JOURNAL: "Redis"})
+    with pytest.raises(SettingsError, match="'Etcd': this runner knows File, DurableFile, Redis, Memory"):
+        read_settings({**COMPLETE, names.ENV_JOURNAL: "Etcd"})
+
+
+REDIS = {**COMPLETE, names.ENV_JOURNAL: "Redis", names.ENV_REDIS_URL: "redis://redis"}
+
+
+def test_a_journal_in_redis_has_an_address_and_terms() -> None:
+    assert read_settings(REDIS).redis == RedisSettings("redis://redis", Path(names.REDIS_LOGIN_PATH))
+    said = {names.ENV_REDIS_KEEP: "100000", names.ENV_REDIS_KEEP_FINISHED: "3600"}
+    redis = read_settings({**REDIS, **said}).redis
+    assert redis is not None
+    assert (redis.keep_seconds, redis.keep_finished_seconds) == (100_000, 3600)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "want"),
+    [
+        (names.ENV_REDIS_URL, "", "is not set"),
+        (names.ENV_REDIS_KEEP, "59", "between 60 and"),
+        (names.ENV_REDIS_KEEP, "9999999999999", "between 60 and"),
+        (names.ENV_REDIS_KEEP_FINISHED, "a week", "between 60 and"),
+    ],
+)
+def test_terms_of_redis_that_are_none_are_refused(name: str, value: str, want: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is.*{want}|{name} {want}"):
+        read_settings({**REDIS, name: value})
+
+
+def test_an_address_that_is_none_is_wrong_from_the_start() -> None:
+    with pytest.raises(SettingsError, match="is no address of a Redis"):
+        open_redis(read_settings({**REDIS, names.ENV_REDIS_URL: "http://redis"}))
 
 
 def test_a_run_is_settled_for_a_known_cause_only() -> None:

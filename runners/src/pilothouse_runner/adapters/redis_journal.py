@@ -1,0 +1,173 @@
+"""The journal in Redis: a stream of batches for each run, and one script that compares and appends.
+
+A batch's id in the stream is `<entries up to its end>-<attempt>`, so the newest id is the journal's length and its
+newest writer, and both are compared in the step that adds. An append whose answer was lost is sent again as a question:
+where the place holds the very batch that was sent, by this very process, it is done, and nothing is added twice.
+
+What Redis acknowledges is as durable as its configuration: `appendonly yes`, `appendfsync always`,
+`maxmemory-policy noeviction` (the chart's).
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
+from pilothouse_runner.adapters.batches import Batch, decode_batch, encode_batch
+from pilothouse_runner.adapters.redis_client import RedisClient, RedisRefused, RedisUnanswered, RedisUnreachable, Word
+
+PAGE_BATCHES = 200
+"""Batches that are read at once: a page of small ones is 100 kB, one of the largest results 200 MB."""
+KEEP_SECONDS = 365 * 86400
+"""How long the journal of a run stays to which nothing was added: a released run may wait as long."""
+KEEP_FINISHED_SECONDS = 7 * 86400
+"""How long it stays after the run's end."""
+
+_APPEND = """
+local key, batch, writer = KEYS[1], ARGV[1], ARGV[2]
+local attempt, expected, count = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local keep, is_asked_again = tonumber(ARGV[6]), ARGV[7] == '1'
+local id = string.format('%.0f-%.0f', expected + count, attempt)
+local length, newest = 0, 0
+local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+if last then
+  local a, b = string.match(last[1], '^(%d+)-(%d+)$')
+  length, newest = tonumber(a), tonumber(b)
+end
+if attempt < newest then return {'attempt', newest} end
+if expected ~= length then
+  local there = is_asked_again and redis.call('XRANGE', key, id, id)[1]
+  if there and there[2][2] == batch and there[2][4] == writer then return {'done', 0} end
+  return {'length', length}
+end
+if count > 0 then
+  redis.call('XADD', key, id, 'batch', batch, 'writer', writer)
+  if redis.call('TTL', key) < keep / 2 then redis.call('EXPIRE', key, keep) end
+end
+return {'done', 0}
+"""
+_APPEND_SHA = hashlib.sha1(_APPEND.encode()).hexdigest()
+
+_REFUSALS = {
+    "OOM": "its memory is full (maxmemory)",
+    "MISCONF": "it cannot write to its disk",
+    "READONLY": "it is a replica that takes no writes",
+    "LOADING": "it is still reading its data from disk",
+    "BUSY": "it is busy with a script",
+    "NOAUTH": "it wants a user and a password, and the Secret has none",
+    "NOPERM": "its user may not do this: a user is limited to the keys of its namespace",
+    "MASTERDOWN": "it is a replica that has lost its primary",
+    "CLUSTERDOWN": "its cluster is down",
+    "MOVED": "it is a node of a Redis Cluster, which is not supported",
+}
+
+
+def run_prefix(namespace: str, uid: str) -> str:
+    """Return how the names of all keys of a run begin: a user of Redis is limited to `ns:<namespace>:*`."""
+    return f"ns:{namespace}:run:{uid}:"
+
+
+class RedisJournal:
+    """One run's journal in a Redis.
+
+    `keep_seconds` is how long it stays after the last append, at least half of that; `prefix` is `run_prefix`.
+    """
+
+    durable = True
+
+    def __init__(self, client: RedisClient, prefix: str, *, keep_seconds: int = KEEP_SECONDS) -> None:
+        self._client = client
+        self._key = f"{prefix}journal"
+        self._keep_seconds = keep_seconds
+        self._writer = os.urandom(6).hex()
+        self._unanswered: bytes | None = None
+
+    async def read(self) -> Sequence[RawEntry]:
+        """Return all entries, oldest first, page by page."""
+        entries: list[RawEntry] = []
+        start = "-"
+        while True:
+            page = await self._call("XRANGE", self._key, start, "+", "COUNT", PAGE_BATCHES)
+            if not isinstance(page, list):
+                raise self._strange(page)
+            for item in page:
+                entries.extend(self._decode(item, len(entries)).entries)
+            if len(page) < PAGE_BATCHES:
+                return entries
+            start = f"({page[-1][0].decode()}"
+
+    async def append(self, attempt: int, expected_seq: int, entries: Sequence[RawEntry]) -> None:
+        """Add entries as one batch, on Redis's disk when this returns; raises Fenced, JournalUnavailable."""
+        batch = encode_batch(Batch(attempt, expected_seq, tuple(entries)))
+        arguments = (batch, self._writer, attempt, expected_seq, len(entries), self._keep_seconds)
+        is_asked_again = self._unanswered == batch
+        # Until there is an answer: also where this task is cancelled.
+        self._unanswered = batch
+        try:
+            verdict, number = await self._call_script(*arguments, int(is_asked_again))
+        except RedisUnanswered:
+            # Once more at once, over a new connection: most answers are lost because Redis has restarted.
+            try:
+                verdict, number = await self._call_script(*arguments, 1)
+            except RedisUnanswered as error:
+                raise JournalUnavailable(str(error)) from None
+        self._unanswered = None
+        if verdict == b"attempt":
+            raise Fenced(f"attempt {number} has written to the journal in Redis, this is attempt {attempt}")
+        if verdict == b"length":
+            raise Fenced(f"the journal in Redis holds {number} entries, attempt {attempt} expects {expected_seq}")
+
+    async def _call_script(self, *arguments: Word) -> tuple[bytes, int]:
+        try:
+            reply = await self._client.call("EVALSHA", _APPEND_SHA, 1, self._key, *arguments)
+        except RedisRefused as error:
+            if error.code != "NOSCRIPT":
+                raise self._refused(error) from None
+            reply = await self._call_or_refuse("EVAL", _APPEND, 1, self._key, *arguments)
+        except RedisUnreachable as error:
+            raise JournalUnavailable(str(error)) from None
+        match reply:
+            case [bytes(verdict), int(number)]:
+                return verdict, number
+            case _:
+                raise self._strange(reply)
+
+    async def _call(self, *command: Word) -> Any:
+        try:
+            return await self._call_or_refuse(*command)
+        except RedisUnanswered as error:
+            raise JournalUnavailable(str(error)) from None
+
+    async def _call_or_refuse(self, *command: Word) -> Any:
+        try:
+            return await self._client.call(*command)
+        except RedisUnreachable as error:
+            raise JournalUnavailable(str(error)) from None
+        except RedisRefused as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: RedisRefused) -> JournalUnavailable | JournalCorrupt:
+        if error.code == "WRONGTYPE" or "WRONGTYPE" in str(error)[:200]:
+            return JournalCorrupt(f"the key {self._key} in Redis holds something else than a journal")
+        why = _REFUSALS.get(error.code) or f"it answered {str(error)[:200]!r}"
+        return JournalUnavailable(f"Redis at {self._client.address} refused: {why}")
+
+    def _strange(self, reply: object) -> JournalUnavailable:
+        return JournalUnavailable(f"Redis at {self._client.address} answered something strange: {str(reply)[:80]!r}")
+
+    def _decode(self, item: Any, expected: int) -> Batch:
+        match item:
+            case [bytes(raw_id), [bytes(), bytes(line), *_]]:
+                batch = decode_batch(line)
+            case [bytes(raw_id), *_]:
+                batch = None
+            case _:
+                raise self._strange(item)
+        if batch is None:
+            raise JournalCorrupt(f"{self._key}: the batch {raw_id.decode()} is damaged, entry {expected} was expected")
+        if batch.seq != expected or raw_id != b"%d-%d" % (batch.seq + len(batch.entries), batch.attempt):
+            raise JournalCorrupt(
+                f"{self._key}: the batch {raw_id.decode()} begins with entry {batch.seq}, entry {expected} was expected"
+            )
+        return batch

@@ -1,0 +1,41 @@
+"""All of one run that lies in Redis, over one connection."""
+
+from pilothouse_runner.adapters.redis_client import (
+    RedisClient,
+    RedisLogin,
+    RedisRefused,
+    RedisUnanswered,
+    RedisUnreachable,
+    parse_address,
+)
+from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+from pilothouse_runner.settings import RedisSettings, SettingsError
+
+
+class RedisRun:
+    """Opens the keys of a run; raises SettingsError for an address that is none."""
+
+    def __init__(self, settings: RedisSettings, namespace: str, uid: str) -> None:
+        try:
+            address = parse_address(settings.url)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        self._client = RedisClient(address, RedisLogin(settings.login_path))
+        self._prefix = run_prefix(namespace, uid)
+        self._keep_finished = settings.keep_finished_seconds
+        self.journal = RedisJournal(self._client, self._prefix, keep_seconds=settings.keep_seconds)
+
+    async def retire(self) -> None:
+        """Let the keys go a while from now: the run is over, or its object is gone.
+
+        Where Redis does not take it they stay for as long as those of a run that waits, and go then.
+        """
+        for name in ("journal",):
+            try:
+                await self._client.call("EXPIRE", f"{self._prefix}{name}", self._keep_finished)
+            except (RedisUnreachable, RedisUnanswered, RedisRefused):
+                return
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._client.aclose()
