@@ -19,6 +19,9 @@ LABEL_FINISHED = f"{GROUP}/finished"
 LABEL_TRIGGER = f"{GROUP}/trigger"
 LABEL_ARTIFACT = f"{GROUP}/artifact"
 LABEL_PLAN_OF = f"{GROUP}/plan-of"
+LABEL_PARENT = f"{GROUP}/parent"
+LABEL_PARENT_CALL = f"{GROUP}/parent-call"
+LABEL_COPIED_MODE = f"{GROUP}/copied-mode"
 ANNOTATION_IDEMPOTENCY_KEY = f"{GROUP}/idempotency-key"
 
 ENV_RUN_NAMESPACE = "PILOTHOUSE_RUN_NAMESPACE"
@@ -94,6 +97,11 @@ def generation_run_name(workflow: str, generation: int, workflow_uid: str) -> st
 def slot_run_name(workflow: str, unix_minute: int, workflow_uid: str) -> str:
     """Return the name of the run that a Schedule trigger makes for one slot (minutes since the epoch)."""
     return fit(f"{workflow}-{unix_minute}-{short_hash(workflow_uid, 4)}", MAX_RUN_NAME)
+
+
+def child_run_name(parent: str, call_id: str) -> str:
+    """Return the name of the run that does a call of another run."""
+    return fit(f"{parent}-{call_id}", MAX_RUN_NAME)
 
 
 def secret_file(name: str, key: str) -> str:

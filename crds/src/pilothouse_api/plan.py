@@ -109,6 +109,8 @@ class Plan(Model):
     """Bounds of limits that are changed on the live run."""
     ancestor_policies: list[AncestorPolicy] = []
     """Policy lists of the runs that this one is a child of; the strictest verdict of all lists wins."""
+    ancestors: list[str] = []
+    """Runs that this one is a child of, outermost first: so deep it is."""
     session: str | None = None
     """The conversation."""
     pod: JsonObject = {}

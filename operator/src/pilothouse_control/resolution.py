@@ -19,6 +19,7 @@ from pilothouse_api.v1alpha1.steps import ServiceAccountTokenAuth
 from pilothouse_api.v1alpha1.workflow import RunTotals, WorkflowSpec
 from pilothouse_control.findings import spell
 from pilothouse_control.inputs import InputRefused, resolve_input
+from pilothouse_control.lineage import Lineage, inherit
 from pilothouse_control.mcp_artifacts import expand_servers
 from pilothouse_control.standalone import workflow_of_agent
 from pilothouse_control.texts import MissingText, resolve_text, text_sites
@@ -54,18 +55,24 @@ class _Refused(Exception):
         self.outcome = NotResolved(reason, message, is_waiting)
 
 
-def resolve_plan(run: AgentRun, known: References) -> Plan | NotResolved:
-    """Return the plan of a run, or why there is none. Secrets are named in it, never read."""
+def resolve_plan(run: AgentRun, known: References, lineage: Lineage | None = None) -> Plan | NotResolved:
+    """Return the plan of a run, or why there is none. Secrets are named in it, never read.
+
+    `lineage`: of a child, what it inherits of the run that asked for it.
+    """
     try:
-        return _resolve(run, known)
+        return _resolve(run, known, lineage)
     except _Refused as refused:
         return refused.outcome
 
 
-def _resolve(run: AgentRun, known: References) -> Plan:
+def _resolve(run: AgentRun, known: References, lineage: Lineage | None) -> Plan:
     origin, spec = _workflow_of(run, known)
     ceilings = known.platform.ceilings
     spec = clamp_workflow(spec, ceilings)
+    if lineage is not None:
+        spec = inherit(spec, run, lineage)
+    _check_children_known(run, known)
     agents = _agents_of(run, known)
     specs: dict[str, BaseModel] = {f"Workflow {origin.name}": spec} | {
         f"Agent {name}": agent.spec for name, agent in agents.items()
@@ -73,7 +80,7 @@ def _resolve(run: AgentRun, known: References) -> Plan:
     # What may still appear comes first: a run waits for it, and is judged when everything is there.
     texts = _texts_of(specs, known)
     resolved_input = _input_of(run, spec)
-    _check_findings(run, origin, spec, agents, known)
+    _check_findings(run, origin, spec, agents, known, lineage)
     spec = expand_servers(spec, known.config_maps)
     agents = {
         name: agent.model_copy(update={"spec": expand_servers(agent.spec, known.config_maps)})
@@ -103,6 +110,8 @@ def _resolve(run: AgentRun, known: References) -> Plan:
             pause_seconds=ceilings.pause_seconds,
             approval_expires_seconds=ceilings.approval_expires_seconds,
         ),
+        ancestors=list(lineage.ancestors) if lineage else [],
+        ancestor_policies=list(lineage.policies) if lineage else [],
         session=run.spec.session,
         pod=_pod_of(spec, overrides, known.platform),
     )
@@ -149,6 +158,14 @@ def _agents_of(run: AgentRun, known: References) -> dict[str, PlannedAgent]:
         )
         for name in wanted
     }
+
+
+def _check_children_known(run: AgentRun, known: References) -> None:
+    """Refuse a run of which a Delegate names a Workflow that is not there: it would find out in the middle."""
+    wanted = sorted(ref.name for ref in needed_references(run, known) if ref.kind == "Workflow")
+    missing = [name for name in wanted if name not in known.workflows]
+    if missing:
+        raise _Refused("WorkflowNotFound", f"there is no Workflow {', '.join(missing)}", True)
 
 
 def _texts_of(specs: Mapping[str, BaseModel], known: References) -> dict[str, PlannedText]:
@@ -247,14 +264,20 @@ def _cheaper(value: str | None, ceiling: str) -> str:
 
 
 def _check_findings(
-    run: AgentRun, origin: Origin, spec: WorkflowSpec, agents: Mapping[str, PlannedAgent], known: References
+    run: AgentRun,
+    origin: Origin,
+    spec: WorkflowSpec,
+    agents: Mapping[str, PlannedAgent],
+    known: References,
+    lineage: Lineage | None,
 ) -> None:
     """Refuse what validation refuses: the same checks as at admission and on the command line.
 
     The runs of a workflow differ in their input, which was judged before: what was found to be in order is
     remembered, because judging it anew for each run is half of what a run costs the operator.
     """
-    judged_run = run.spec.model_copy(update={"control": None, "limits": None})
+    hold = lineage.limits if lineage else None
+    judged_run = run.spec.model_copy(update={"control": None, "limits": hold})
     identity = _identity(judged_run, origin, agents, known)
     if identity in _IN_ORDER:
         _IN_ORDER.move_to_end(identity)
@@ -263,7 +286,8 @@ def _check_findings(
     if run.spec.workflow_ref is not None:
         raws.append(_raw("Workflow", origin.name, spec.to_raw()))
     raws.append(_raw("AgentRun", run.metadata.name, judged_run.to_raw()))
-    sources = Sources([as_document(raw) for raw in raws], References(config_maps=known.config_maps), is_complete=True)
+    others = References(workflows=known.workflows, config_maps=known.config_maps)
+    sources = Sources([as_document(raw) for raw in raws], others, is_complete=True)
     platform = known.platform
     findings = validate(sources, durable_journal=platform.durable_journal, known_price=platform.known_price)
     errors = [finding for finding in findings if finding.is_error]
@@ -284,7 +308,9 @@ def _identity(spec: AgentRunSpec, origin: Origin, agents: Mapping[str, PlannedAg
     texts = [[name, found.artifact, dict(found.data)] for name, found in sorted(known.config_maps.items())]
     judged = spec.model_copy(update={"input": {}}).to_raw()
     specs = tuple((name, agent.origin.digest) for name, agent in sorted(agents.items()))
-    return origin.name, origin.digest, specs, digest([judged, texts]), known.platform
+    # What Delegate steps name: their own digests, since none of them is the origin.
+    others = [[name, it.spec.to_raw()] for name, it in sorted(known.workflows.items()) if name != origin.name]
+    return origin.name, origin.digest, specs, digest([judged, texts, others]), known.platform
 
 
 def _raw(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -113,11 +113,25 @@ def key_of(raw_object: Mapping[str, Any]) -> Key:
 
 
 def workflow_of(raw_object: Mapping[str, Any]) -> Key | None:
-    """Return the key of the workflow that a run executes; None for a run of an Agent and for other objects."""
-    if raw_object["kind"] != "AgentRun":
+    """Return the key of the workflow that a run executes and counts for.
+
+    None for a run of an Agent, for a child (it goes with its parent, whoever's workflow it executes) and for other
+    objects.
+    """
+    if raw_object["kind"] != "AgentRun" or parent_key(raw_object) is not None:
         return None
     name = raw_object.get("spec", {}).get("workflowRef", {}).get("name")
     return Key("Workflow", raw_object["metadata"].get("namespace", ""), name) if name else None
+
+
+def parent_key(raw_run: Mapping[str, Any]) -> Key | None:
+    """Return the key of the run that a run is a child of; None for one that a person or a trigger made."""
+    metadata = raw_run["metadata"]
+    for owner in metadata.get("ownerReferences", ()):
+        is_run = owner.get("kind") == "AgentRun" and str(owner.get("apiVersion", "")).startswith(f"{names.GROUP}/")
+        if is_run and owner.get("controller"):
+            return Key("AgentRun", metadata.get("namespace", ""), str(owner.get("name", "")))
+    return None
 
 
 def version_of(raw_object: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pilothouse_api import names
 from pilothouse_control.retention import EndedRun
 from pilothouse_operator.adapters.kubernetes import Raw
-from pilothouse_operator.cache import Key
+from pilothouse_operator.cache import Key, parent_key
 from pilothouse_operator.conditions import parse_time
 
 FINISHED = "Finished"
@@ -17,7 +17,10 @@ FINISHED = "Finished"
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """One run that has ended. `ttl_seconds`: the run's own; `is_triggered`: the operator made it."""
+    """One run that has ended. `ttl_seconds`: the run's own; `is_triggered`: a trigger made it.
+
+    `workflow` is empty for a run of an Agent, and for a child: it is no run of a workflow's history.
+    """
 
     namespace: str
     name: str
@@ -51,7 +54,7 @@ def read_finished(raw_run: Raw) -> FinishedRun:
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        workflow=spec.get("workflowRef", {}).get("name", ""),
+        workflow=spec.get("workflowRef", {}).get("name", "") if parent_key(raw_run) is None else "",
         phase=status.get("phase", "Failed"),
         completion=parse_time(status.get("completionTime")) or datetime.now(UTC),
         attempts=status.get("attempt") or 0,

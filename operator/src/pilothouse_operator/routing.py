@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pilothouse_api import names
-from pilothouse_operator.cache import Cache, Key, key_of, workflow_of
+from pilothouse_operator.cache import Cache, Key, key_of, parent_key, workflow_of
 
 SOON = 0.0
 SETTLED = 1.0
@@ -23,6 +23,9 @@ def route(raw_object: Mapping[str, Any], cache: Cache) -> Iterator[Wish]:
         return
     if key.kind == "AgentRun":
         yield key, SOON
+        parent = parent_key(raw_object)
+        if parent is not None:
+            yield parent, SOON
         workflow = workflow_of(raw_object)
         if workflow is not None:
             yield workflow, SETTLED

@@ -10,8 +10,9 @@ from typing import Literal
 
 from pilothouse_api import signals
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import Attempts, PlanReport, RunExit, Snapshot
+from pilothouse_api.v1alpha1.agentrun import Attempts, ChildReport, PlanReport, RunExit, Snapshot
 from pilothouse_api.wake import wake_due
+from pilothouse_control.children import ended_calls
 from pilothouse_operator.conditions import find_condition, is_true, parse_time
 from pilothouse_operator.pods import Failure, PodView
 
@@ -70,7 +71,8 @@ class RunView:
 
     `pod` is the pod of the current attempt, of this very run; `ghost` is that pod as it was last, once it is deleted
     and as far as this process has seen it. `plan` is the plan in status, or the one that was just
-    stored and is not in status yet.
+    stored and is not in status yet. `children` is `status.children` as it should be now; `open_children` are the names
+    of those that have not ended.
     """
 
     run: AgentRun
@@ -82,6 +84,8 @@ class RunView:
     obstacle: Obstacle | None = None
     terms: Terms = Terms()
     seen: Seen = Seen()
+    children: tuple[ChildReport, ...] = ()
+    open_children: tuple[str, ...] = ()
 
     @property
     def attempt(self) -> int:
@@ -358,7 +362,7 @@ def _classify_released(view: RunView, snapshot: Snapshot) -> Parked | Ended:
         if view.wants_abort:
             return _close(view, "Aborted", "the runner was ended before it could say so")
         return _close(view, JOURNAL_LOST, f"the runner was released ({parked.reason}) at turn {parked.turn}")
-    is_due = wake_due(snapshot, view.run.spec.control, view.now)
+    is_due = wake_due(snapshot, view.run.spec.control, view.now, ended_calls(view.children))
     return Parked(parked.reason, parked.turn, is_held=False, is_due=is_due, wake=parse_time(parked.wake))
 
 

@@ -14,6 +14,7 @@ from pilothouse_api.names import pod_name
 from pilothouse_api.v1alpha1.agentrun import AgentRunStatus, Snapshot
 from pilothouse_api.wake import is_answered, unanswered_mode
 from pilothouse_operator.attempts import AttemptPlan, BeginAttempt
+from pilothouse_operator.children import draft_question, is_held_by_question
 from pilothouse_operator.conditions import (
     Draft,
     find_condition,
@@ -64,11 +65,13 @@ def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dic
     conditions = merge_conditions(view.run.status.conditions, drafts, generation, view.now)
     status = old | {
         "observedGeneration": generation,
-        "phase": phase_of(situation),
+        "phase": "AwaitingApproval" if is_held_by_question(view, situation) else phase_of(situation),
         "conditions": [condition.to_raw() for condition in conditions],
     }
     if view.plan is not None:
         status["plan"] = view.plan.to_raw()
+    if view.children:
+        status["children"] = [report.to_raw() for report in view.children]
     return status | _render_attempt(scene, old) | _render_end(scene, old)
 
 
@@ -276,6 +279,9 @@ def draft_paused(scene: Scene) -> Draft | None:
 
 def draft_awaiting_approval(scene: Scene) -> Draft | None:
     """AwaitingApproval: a call waits for a person."""
+    asked = draft_question(scene.view, scene.situation)
+    if asked is not None:
+        return asked
     snapshot = scene.view.snapshot
     pending = snapshot.pending_approvals[0] if snapshot is not None and snapshot.pending_approvals else None
     if pending is None:

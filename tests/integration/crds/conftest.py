@@ -55,6 +55,7 @@ def _wait_for_policies(world: World) -> None:
         "run-integrity": lambda: alice.patch(world.namespace, "AgentRun", run, renamed, dry_run=True),
         "runner-accounts": lambda: unbound.patch(world.namespace, "AgentRun", run, report, dry_run=True),
         "runner-wall": lambda: runner.patch(world.namespace, "AgentRun", run, report, status=True, dry_run=True),
+        "child-runs": lambda: alice.create(world.namespace, MARKED_AS_A_CHILD, dry_run=True),
         "runner-pods": lambda: world.admin.call("POST", pods, RUNNER_POD, dryRun="All"),
     }
     deadline = time.monotonic() + 30
@@ -67,6 +68,12 @@ def _wait_for_policies(world: World) -> None:
             assert time.monotonic() < deadline, f"{policy} is not in force after 30 s: {answer}"
 
 
+MARKED_AS_A_CHILD = {
+    "apiVersion": "pilothouse.dev/v1alpha1",
+    "kind": "AgentRun",
+    "metadata": {"name": "marked", "labels": {"pilothouse.dev/parent": "other"}},
+    "spec": {"workflowRef": {"name": "flow"}},
+}
 SIGNED_BY_BOB = {"spec": {"control": {"by": "bob"}}}
 RUNNER_POD = {
     "metadata": {"name": "p", "labels": {"app.kubernetes.io/managed-by": "pilothouse"}},

@@ -106,6 +106,20 @@ def _after_end(cast: Cast, caller: Caller, body: dict[str, Any]) -> Answer:
     return caller.patch(cast.world.namespace, "AgentRun", run, body)
 
 
+def _create_child(cast: Cast, caller: Caller, *, owner: bool) -> Answer:
+    parent = cast.world.run()
+    uid = cast.world.read(parent)["metadata"]["uid"]
+    reference = {"apiVersion": "pilothouse.dev/v1alpha1", "kind": "AgentRun", "name": parent, "uid": uid}
+    metadata = {"ownerReferences": [reference]} if owner else {"labels": {"pilothouse.dev/parent": parent}}
+    raw_run = {
+        "apiVersion": "pilothouse.dev/v1alpha1",
+        "kind": "AgentRun",
+        "metadata": {"name": cast.world.name("child"), **metadata},
+        "spec": {"agentRef": {"name": "a"}},
+    }
+    return caller.create(cast.world.namespace, raw_run)
+
+
 def _create_pod(cast: Cast, caller: Caller, **labels: str) -> Answer:
     raw_pod = {
         "metadata": {"name": cast.world.name("pod"), "labels": labels},
@@ -247,6 +261,20 @@ CASES = (
         refused=lambda c: _after_end(c, c.alice, {"spec": {"control": {"mode": "Pause"}}}),
         want="this run is finished: control and limits can no longer be changed",
         want_status=422,
+    ),
+    PolicyCase(
+        "pilothouse-child-runs",
+        "only the operator makes a run a child of another",
+        passes=lambda c: _create_child(c, c.operator, owner=True),
+        refused=lambda c: _create_child(c, c.alice, owner=True),
+        want="only the operator makes a run a child of another: a run asks for its children",
+    ),
+    PolicyCase(
+        "pilothouse-child-runs",
+        "the labels pilothouse.dev/parent",
+        passes=lambda c: _create_child(c, c.operator, owner=False),
+        refused=lambda c: _create_child(c, c.alice, owner=False),
+        want="pilothouse.dev/copied-mode are the operator's",
     ),
     PolicyCase(
         "pilothouse-runner-pods",

@@ -39,7 +39,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     agent.Tool: {
         "pilothouse_engine.tool_schemas": "name description parameters step inlineStep",
-        "pilothouse_engine.catalog": "effect mcp",
+        "pilothouse_engine.catalog": "effect mcp agentRef background",
         "pilothouse_engine.executions": "writesContext timeoutSeconds",
         "pilothouse_engine.batch": "maxCalls approval",
     },
@@ -83,7 +83,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
-        "pilothouse_engine.catalog": "id kind toolOnly effect apiCall mcp resource approval router function",
+        "pilothouse_engine.catalog": "id kind toolOnly effect apiCall mcp resource approval router function delegate",
         "pilothouse_engine.tool_schemas": "description",
         "pilothouse_api.plan": "agentRef agent",
         "pilothouse_engine.steps.registry": "response",
@@ -137,6 +137,9 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     steps.McpAuth: {"pilothouse_runner.adapters.mcp.credentials": "serviceAccountToken"},
     steps.ServiceAccountTokenAuth: {"pilothouse_runner.adapters.mcp.credentials": "audience"},
+    steps.Delegate: {
+        "pilothouse_engine.children": "agentRef workflowRef input",
+    },
     steps.Response: {"pilothouse_engine.steps.response": "mapping"},
 }
 

@@ -99,5 +99,9 @@ def a_supervisor(**changes: Any) -> Raw:
     return an_object("Supervisor", "careful", {"rules": rules, **changes})
 
 
+def a_policy_rule(name: str, **changes: Any) -> Raw:
+    return {"name": name, "at": "ToolCall", "cel": "false", "verdict": "Deny", **changes}
+
+
 def properties(*keys: str, **schema: Any) -> Raw:
     return {"schema": {"type": "object", "properties": {key: {} for key in keys}, **schema}}

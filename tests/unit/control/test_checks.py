@@ -69,6 +69,20 @@ def a_router(cel: str, **routes: str) -> Raw:
     return {"id": "choose", "kind": "Router", "router": router, "routes": {"big": "end", **routes}}
 
 
+def a_delegate(agent: str, **changes: Any) -> Raw:
+    return a_tool(inlineStep=None, agentRef={"name": agent}, **changes)
+
+
+def delegating(**ref: str) -> Raw:
+    [(field, name)] = ref.items()
+    return {"id": "ask", "kind": "Delegate", "delegate": {field: {"name": name}}}
+
+
+def unbounded(name: str) -> Raw:
+    model = {name: value for name, value in a_model().items() if name != "maxOutputTokens"}
+    return an_agent(name, model=model)
+
+
 def notifying(*steps: Raw, step: str = "page") -> Raw:
     return a_workflow(agent_step(), *steps, hooks=[{"event": "OnError", "action": "Notify", "notify": {"step": step}}])
 
@@ -121,11 +135,18 @@ ROWS = [
     # ---- of any spec
     Row("NotSupportedYet", [a_supervisor()], [an_agent()], "kind", "kind Supervisor"),
     Row(
-        "NotSupportedYet",
+        "BackgroundWithoutAgent",
         [an_agent(tools=[a_tool(background=True)])],
-        [an_agent(tools=[a_tool(approval="Always", background=False)])],
+        [an_agent(tools=[a_delegate("b", background=True)])],
         "spec.tools[0].background",
-        "background: True",
+        "only an agentRef is a run of its own",
+    ),
+    Row(
+        "DelegateTimeout",
+        [an_agent(tools=[a_delegate("b", timeoutSeconds=5)])],
+        [an_agent(tools=[a_tool(timeoutSeconds=5)])],
+        "spec.tools[0].timeoutSeconds",
+        "timeoutSeconds ends no child",
     ),
     Row(
         "TextNotFound",
@@ -988,6 +1009,61 @@ ROWS = [
             )
         ],
         "spec.steps[0].agent.tools[0].effect",
+    ),
+    # ---- of children
+    Row(
+        "DelegateTargetNotFound",
+        [a_workflow(delegating(workflowRef="serch")), a_workflow(name="search")],
+        [a_workflow(delegating(workflowRef="search")), a_workflow(name="search")],
+        "spec.steps[0].delegate.workflowRef.name",
+        "did you mean search?",
+        is_complete=True,
+    ),
+    Row(
+        "DelegateTargetElsewhere",
+        [a_workflow(delegating(agentRef="search"))],
+        [a_workflow(delegating(agentRef="search")), an_agent("search")],
+        "spec.steps[0].delegate.agentRef.name",
+        "there is no Agent search among what was given",
+    ),
+    Row(
+        "DelegateReachesItself",
+        [a_workflow(delegating(workflowRef="b"), name="a"), a_workflow(delegating(workflowRef="a"), name="b")],
+        [a_workflow(delegating(workflowRef="b"), name="a"), a_workflow(name="b")],
+        "spec.steps[0].delegate.workflowRef",
+        "a → b → a",
+    ),
+    Row(
+        "DelegatesTooDeep",
+        [
+            a_workflow(delegating(workflowRef="b"), name="a"),
+            a_workflow(delegating(agentRef="c"), name="b"),
+            an_agent("c", tools=[a_delegate("d")]),
+            an_agent("d", tools=[a_delegate("e")]),
+            an_agent("e"),
+        ],
+        [
+            a_workflow(delegating(workflowRef="b"), name="a"),
+            a_workflow(delegating(agentRef="c"), name="b"),
+            an_agent("c", tools=[a_delegate("d")]),
+            an_agent("d"),
+        ],
+        "spec.steps",
+        "b → c → d → e is 4",
+    ),
+    Row(
+        "ChildBudgetUnreservable",
+        [a_workflow(agent_step(tools=[a_delegate("b")]), limits={"tokenBudget": 9000}), unbounded("b")],
+        [a_workflow(agent_step(tools=[a_delegate("b")])), unbounded("b")],
+        "spec.steps[0]",
+        "Agent b: a part of tokenBudget that is lent to a child needs maxOutputTokens",
+    ),
+    Row(
+        "TaskOfSession",
+        [a_run(session="s"), a_workflow(agent_step(tools=[a_delegate("b", background=True)])), an_agent("b")],
+        [a_run(session="s"), a_workflow(agent_step(tools=[a_delegate("b")])), an_agent("b")],
+        "spec.session",
+        "a task does not outlive its run yet",
     ),
     # ---- of supervisors
     Row(

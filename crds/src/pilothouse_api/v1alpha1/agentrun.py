@@ -490,6 +490,19 @@ class Supervision(StatusModel):
     """Newest interventions."""
 
 
+class ChildApproval(StatusModel):
+    """A call of a child, or of a child of it, that waits for a person; it is decided on in that run."""
+
+    run: Annotated[str, Field(max_length=63)]
+    """The run of the call."""
+    call_id: Annotated[str, Field(max_length=63)]
+    """The engine's id of the call."""
+    tool: Annotated[str, Field(max_length=253)]
+    """Tool, or title of an Approval step."""
+    expires_at: Annotated[str, Field(max_length=64)] | None = None
+    """Until when."""
+
+
 class ChildReport(StatusModel):
     """A child as the operator sees it; the runner reads it once `exit` is set."""
 
@@ -507,6 +520,8 @@ class ChildReport(StatusModel):
     """Tokens of output."""
     cost_usd: Annotated[str | None, Field(max_length=32, alias="costUSD")] = None
     """Money."""
+    pending_approvals: Annotated[list[ChildApproval], Field(max_length=16)] = []
+    """What waits for a person in it and in its own children."""
 
 
 class AgentRunStatus(StatusModel):

@@ -15,6 +15,21 @@ from pilothouse_api.v1alpha1.supervisor import SupervisorSpec, SupervisorStatus
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec, WorkflowStatus
 
 
+class OwnerReference(StatusModel):
+    """An object that another one goes with."""
+
+    api_version: str = ""
+    """Its group and version."""
+    kind: str = ""
+    """Its kind."""
+    name: str = ""
+    """Its name."""
+    uid: str = ""
+    """Its identity."""
+    controller: bool = False
+    """Whether it is the one that made the other and looks after it."""
+
+
 class ObjectMeta(StatusModel):
     """The parts of Kubernetes' metadata that are read here."""
 
@@ -38,6 +53,8 @@ class ObjectMeta(StatusModel):
     """Labels."""
     annotations: dict[str, str] = {}
     """Annotations."""
+    owner_references: list[OwnerReference] = []
+    """What it goes with."""
 
 
 class Object(Model):

@@ -59,6 +59,8 @@ def _written_by(name: str, step: Step, agent: UsedAgent | None) -> set[str] | No
         return _written_by_agent(name, agent.spec) if agent is not None else None
     if step.kind in ("Router", "Response", "Approval"):
         return set()
+    if step.kind == "Delegate":
+        return {f"{name}_result"}
     return _written_by_call(name, step.api_call or step.function or step.mcp or step.resource)
 
 
@@ -79,6 +81,8 @@ def _written_by_agent(name: str, spec: AgentSpec) -> set[str] | None:
             written = _written_by_call(tool.name, inline.api_call or inline.function or inline.mcp or inline.resource)
         elif tool.mcp is not None:
             written = _written_by_server(tool.mcp)
+        elif tool.agent_ref is not None:
+            written = {f"{tool.name}_result"}
         else:
             continue
         if written is None:

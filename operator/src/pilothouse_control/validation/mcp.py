@@ -5,8 +5,8 @@ from urllib.parse import urlsplit
 
 from pilothouse_api.mcp import ALL_TOOLS, is_clients_own, is_offerable, is_server_name, offered_name
 from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_control import mcp_artifacts  # the module: it needs the shapes of this package, so it may be half made
 from pilothouse_control.findings import FieldPath
-from pilothouse_control.mcp_artifacts import server_of
 from pilothouse_control.tree import walk
 from pilothouse_control.validation.scene import AgentSubject, Check, Problem, Scene, SpecSubject
 from pilothouse_control.validation.sentences import did_you_mean
@@ -17,7 +17,7 @@ def servers_of(scene: Scene, subject: SpecSubject) -> Iterator[tuple[FieldPath, 
     """Yield the servers in a spec with their places; those of an artifact that is known as its text says."""
     for place, node in walk(subject.spec, subject.path):
         if isinstance(node, McpServer):
-            server = server_of(node, scene.config_maps)
+            server = mcp_artifacts.server_of(node, scene.config_maps)
             yield place, server if isinstance(server, McpServer) else node
 
 
@@ -26,7 +26,7 @@ def judge_artifacts(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
     for place, node in walk(subject.spec, subject.path):
         if not isinstance(node, McpServer) or node.artifact is None:
             continue
-        server = server_of(node, scene.config_maps)
+        server = mcp_artifacts.server_of(node, scene.config_maps)
         what = server if isinstance(server, str) else url_problem(server.url) if server and server.url else None
         if what is not None:
             yield Problem((*place, "artifact"), f"the artifact {node.artifact} holds no usable server: {what}")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pilothouse_control.validation.agents import AGENT_CHECKS
+from pilothouse_control.validation.children import CHILD_RUN_CHECKS, CHILD_SPEC_CHECKS, CHILD_WORKFLOW_CHECKS
 from pilothouse_control.validation.context import CONTEXT_CHECKS
 from pilothouse_control.validation.graph import GRAPH_CHECKS
 from pilothouse_control.validation.guardrails import GUARDRAIL_CHECKS
@@ -24,6 +25,7 @@ CHECKS_OF_SPECS = (
     *MCP_SPEC_CHECKS,
     *GUARDRAIL_CHECKS,
     *RESOURCE_CHECKS,
+    *CHILD_SPEC_CHECKS,
     HOOK_ARTIFACT,
 )
 CHECKS_OF_AGENTS = (*AGENT_CHECKS, *MCP_AGENT_CHECKS)
@@ -34,8 +36,9 @@ CHECKS_OF_WORKFLOWS = (
     *HOOK_CHECKS,
     *POD_CHECKS,
     *RESOURCE_TOOL_CHECKS,
+    *CHILD_WORKFLOW_CHECKS,
 )
-CHECKS_OF_RUNS = RUN_CHECKS
+CHECKS_OF_RUNS = (*RUN_CHECKS, *CHILD_RUN_CHECKS)
 CHECKS_OF_SUPERVISORS = SUPERVISOR_CHECKS
 
 CHECKS: Sequence[Check[Any]] = (

@@ -10,9 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pilothouse_api.v1alpha1.agent import Tool
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
-from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
+from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_control.tree import fields_of, walk
 from pilothouse_control.validation.scene import Check, Problem, Scene, SpecSubject
 
@@ -28,10 +27,6 @@ class Unsupported:
 
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported(Tool, "agentRef", hint="use a step or an inlineStep"),
-    Unsupported(Tool, "background", frozenset({True})),
-    Unsupported(Step, "kind", frozenset({"Delegate"}), "use APICall or Function"),
-    Unsupported(Step, "delegate"),
     Unsupported(WorkflowSpec, "supervisorRefs"),
     Unsupported(AgentRunSpec, "session"),
 )

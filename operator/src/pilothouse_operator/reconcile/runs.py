@@ -21,7 +21,8 @@ from pilothouse_operator.adapters.kubernetes import (
     Raw,
 )
 from pilothouse_operator.attempts import AttemptPlan, BeginAttempt, MakePod, RemovePod, Stay, plan_attempt
-from pilothouse_operator.cache import Key, workflow_of
+from pilothouse_operator.cache import Key, parent_key, workflow_of
+from pilothouse_operator.children import after_children
 from pilothouse_operator.conditions import is_true
 from pilothouse_operator.desk import Desk
 from pilothouse_operator.events import build_event, plan_events
@@ -29,6 +30,7 @@ from pilothouse_operator.finished import read_finished
 from pilothouse_operator.looks import next_look
 from pilothouse_operator.plans import NoPlan, StoredPlan
 from pilothouse_operator.pods import PodView, read_pod
+from pilothouse_operator.reconcile.children import Children, find_lineage
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, explain, gather_references
 from pilothouse_operator.routing import SETTLED
@@ -72,6 +74,7 @@ class RunReconciler:
         self._desk = desk
         self._memory: dict[Key, Memory] = {}
         self._pods = desk.settings.pods()
+        self._children = Children(desk)
 
     async def reconcile(self, key: Key) -> float | None:
         """Look at one run, again at once where a step of its own leads to the next; return when to look again."""
@@ -84,13 +87,16 @@ class RunReconciler:
     async def _step(self, key: Key) -> float | None:
         raw = self._desk.cache.get(key)
         if raw is None or "deletionTimestamp" in raw["metadata"]:
-            self._memory.pop(key, None)
+            forgotten = self._memory.pop(key, None)
+            if forgotten is not None:
+                self._children.forget(forgotten.uid)
             return None
         run = read_run(raw)
         if is_true(run.status.conditions, "Finished"):
             return await self._leave(key, raw, run)
         view, stored = await self._gather(raw, run)
-        situation = classify(view)
+        view = await self._children.tend(view, stored, classify(view))
+        situation = after_children(view, classify(view))
         plan = plan_attempt(view, situation)
         if self._needs_proof(view, situation, plan) and not await self._is_pod_as_seen(view):
             return AT_ONCE
@@ -105,7 +111,7 @@ class RunReconciler:
         now = self._desk.now()
         snapshot = read_snapshot(run)
         pod, ghost = self._find_pod(run)
-        view = RunView(run, now, snapshot, pod, ghost, run.status.plan)
+        view = RunView(run, now, snapshot, pod, ghost, run.status.plan, children=tuple(run.status.children))
         view = replace(view, seen=self._look(view))
         if view.wants_abort and not view.has_begun:
             return view, None  # nothing will be started: no plan is needed
@@ -137,7 +143,10 @@ class RunReconciler:
             return NotResolved("InvalidPlan", f"spec: {explain(error)}")
         except Unreadable as error:
             return NotResolved("InvalidPlan", str(error))
-        plan = resolve_plan(run, known)
+        lineage = await find_lineage(self._desk, run)
+        if isinstance(lineage, NotResolved):
+            return lineage
+        plan = resolve_plan(run, known, lineage)
         return plan if isinstance(plan, NotResolved) else await self._desk.plans.store(plan)
 
     def _terms(self, stored: StoredPlan | None) -> Terms:
@@ -206,6 +215,9 @@ class RunReconciler:
     def _tell(
         self, raw: Raw, old: AgentRunStatus, new: AgentRunStatus, plan: AttemptPlan, situation: Situation
     ) -> None:
+        parent = parent_key(raw)
+        if parent is not None:  # the watch shows nothing new of what is written here
+            self._desk.queue.add(parent)
         for draft in plan_events(old, new):
             self._desk.events.post(build_event(raw, draft, self._desk.now()))
         if new.phase != old.phase:
@@ -294,6 +306,7 @@ class RunReconciler:
         uid = run.metadata.uid or ""
         self._memory.pop(key, None)
         self._desk.plans.forget(uid)
+        self._children.forget(uid)
         record = read_finished(raw)
         self._desk.finished.add(record, is_fresh=True)
         self._desk.queue.add(record.key)

@@ -1,0 +1,118 @@
+"""A run and its children, as situation and status say it."""
+
+from typing import Any
+
+import pytest
+
+from pilothouse_api import names
+from pilothouse_api.v1alpha1.agentrun import ChildReport
+from pilothouse_operator.attempts import BeginAttempt, plan_attempt
+from pilothouse_operator.cache import Cache, Key, parent_key, workflow_of
+from pilothouse_operator.children import after_children
+from pilothouse_operator.finished import read_finished
+from pilothouse_operator.routing import route
+from pilothouse_operator.situation import Ended, Parked, RunView, Settling, classify
+from pilothouse_operator.status import render_status
+from unit.operator.run_views import DURABLE, an_exit, attempt_status, ended_pod, parked, view
+
+CALL = "t1-0-0a1b2c3d"
+AWAITED = {"callId": CALL, "ref": {"kind": "Agent", "name": "a"}, "state": "Awaited"}
+OWNER = {"apiVersion": names.API_VERSION, "kind": "AgentRun", "name": "r1", "uid": "u1", "controller": True}
+ASKS = {
+    "callId": CALL,
+    "name": "r1-c",
+    "pendingApprovals": [{"run": "r1-c", "callId": "t2-0-9", "tool": "refund", "expiresAt": "2026-03-02T00:00:00Z"}],
+}
+ENDED = {"callId": CALL, "name": "r1-c", "exit": {"signal": "default", "reason": "Complete", "message": ""}}
+
+
+def awaiting(*reports: dict[str, Any], released: bool = True) -> RunView:
+    snapshot = {"attempt": 1, "turn": 3, "parked": parked("AwaitingChild", released=released), "children": [AWAITED]}
+    made = view(attempt_status(node="n1"), pod=ended_pod(0), snapshot=snapshot, terms=DURABLE)
+    return RunView(**{**_fields(made), "children": tuple(ChildReport.model_validate(raw) for raw in reports)})
+
+
+def _fields(made: RunView) -> dict[str, Any]:
+    return {name: getattr(made, name) for name in RunView.__slots__}
+
+
+def status_of(made: RunView) -> dict[str, Any]:
+    situation = after_children(made, classify(made))
+    return render_status(made, situation, plan_attempt(made, situation))
+
+
+def conditions_of(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {entry["type"]: (entry["status"], entry["reason"]) for entry in status["conditions"]}
+
+
+def test_a_released_run_goes_on_when_its_child_has_ended_and_not_before() -> None:
+    living = {"callId": CALL, "name": "r1-c"}
+    situation = classify(awaiting(living))
+    assert isinstance(situation, Parked)
+    assert not situation.is_due
+    made = awaiting(ENDED)
+    woken = classify(made)
+    assert isinstance(woken, Parked)
+    assert woken.is_due
+    assert isinstance(plan_attempt(made, woken), BeginAttempt)
+    assert status_of(made)["children"] == [ENDED]  # in the write that raises the attempt: the runner finds it there
+
+
+def test_what_a_child_asks_stands_on_the_run_that_waits_for_it() -> None:
+    status = status_of(awaiting(ASKS))
+    assert status["phase"] == "AwaitingApproval"
+    [asked] = [entry for entry in status["conditions"] if entry["type"] == "AwaitingApproval"]
+    assert (asked["status"], asked["reason"]) == ("True", "ChildAwaitingApproval")
+    assert asked["message"] == (
+        "the child r1-c waits until 2026-03-02T00:00:00Z for a decision on refund (t2-0-9): "
+        "pilothouse approve r1-c t2-0-9"
+    )
+
+
+def test_a_run_that_waits_for_a_child_that_works_is_running() -> None:
+    status = status_of(awaiting({"callId": CALL, "name": "r1-c"}))
+    assert status["phase"] == "Running"
+    assert "AwaitingApproval" not in conditions_of(status)
+
+
+@pytest.mark.parametrize("reason", ["Complete", "Aborted"])
+def test_a_run_ends_after_its_children(reason: str) -> None:
+    status = attempt_status(node="n1", phase="Running")
+    made = view(status, pod=ended_pod(0), snapshot={"attempt": 1, "turn": 3, "exit": an_exit(reason)}, terms=DURABLE)
+    with_child = RunView(**{**_fields(made), "open_children": ("r1-c",)})
+    assert after_children(with_child, classify(with_child)) == Settling("Exit", reason)
+    assert "completionTime" not in status_of(with_child)
+    assert isinstance(after_children(made, classify(made)), Ended)
+    assert "completionTime" in status_of(made)
+
+
+def raw_child(**metadata: Any) -> dict[str, Any]:
+    return {
+        "kind": "AgentRun",
+        "metadata": {"name": "r1-c", "namespace": "ns", "uid": "c1", "ownerReferences": [OWNER], **metadata},
+        "spec": {"workflowRef": {"name": "flow"}},
+        "status": {"phase": "Succeeded"},
+    }
+
+
+def test_a_child_wakes_its_parent_and_counts_for_no_workflow() -> None:
+    raw = raw_child()
+    parent = Key("AgentRun", "ns", "r1")
+    assert parent_key(raw) == parent
+    assert [key for key, _ in route(raw, Cache())] == [Key("AgentRun", "ns", "r1-c"), parent]
+    assert workflow_of(raw) is None
+    assert read_finished(raw).workflow == ""
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        {**OWNER, "kind": "Workflow"},
+        {**OWNER, "apiVersion": "other.dev/v1"},
+        {**OWNER, "controller": False},
+    ],
+)
+def test_what_is_owned_otherwise_is_no_child(owner: dict[str, Any]) -> None:
+    raw = raw_child(ownerReferences=[owner])
+    assert parent_key(raw) is None
+    assert workflow_of(raw) == Key("Workflow", "ns", "flow")
