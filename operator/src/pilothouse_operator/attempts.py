@@ -104,6 +104,8 @@ def _plan_parked(view: RunView, situation: Parked) -> AttemptPlan:
         return Stay()
     if situation.is_due:
         return BeginAttempt(view.attempt + 1, _without_retry(view.attempts), is_old_pod_removed=True)
+    if view.pod is not None and view.pod.is_terminal and view.pod.deletion is None:
+        return RemovePod("the run waits without a pod")
     return Stay(until=situation.wake)
 
 

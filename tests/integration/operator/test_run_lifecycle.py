@@ -228,7 +228,8 @@ async def test_a_released_pause_holds_no_pod_and_wakes_by_patch(stage: Stage) ->
     await stage.publish(turn=1, parked=park(released=True), control=answered("Pause", 2))
     await stage.end_pod("r1-1", 0)
     await stage.wait_phase("Paused")
-    await stays(lambda: count_live(stage), 0, 1.0)
+    await eventually(lambda: has_no_pod(stage))
+    await stays(lambda: has_no_pod(stage), True, 1.0)
 
     await stage.control(mode="Run")
     await stage.start_pod("r1-2")
@@ -248,7 +249,8 @@ async def test_a_released_approval_holds_no_pod_and_wakes_by_the_decision(stage:
     waiting = condition(await stage.wait_phase("AwaitingApproval"), "AwaitingApproval")
     assert waiting is not None
     assert f"for a decision on refund ({call})" in waiting["message"]
-    await stays(lambda: count_live(stage), 0, 1.0)
+    await eventually(lambda: has_no_pod(stage))
+    await stays(lambda: has_no_pod(stage), True, 1.0)
 
     await stage.control(approvals={call: {"decision": "Approve"}})
     await stage.start_pod("r1-2")
@@ -258,8 +260,8 @@ async def test_a_released_approval_holds_no_pod_and_wakes_by_the_decision(stage:
     assert ended["status"]["attempts"]["crashes"] == 0
 
 
-async def count_live(stage: Stage) -> int:
-    return sum(pod["status"]["phase"] not in ("Succeeded", "Failed") for pod in await stage.pods())
+async def has_no_pod(stage: Stage) -> bool:
+    return await stage.pods() == []
 
 
 async def test_the_last_crash_is_settled_and_the_run_fails(stage: Stage) -> None:

@@ -158,7 +158,10 @@ def test_a_released_run_waits_without_a_pod_until_it_is_due() -> None:
     waiting = decide(view(status, snapshot=snapshot, terms=DURABLE, control={"mode": "Pause"}))
     due = decide(view(status, snapshot=snapshot, terms=DURABLE, control={"mode": "Run"}, pod=ended_pod(0)))
 
+    ended = decide(view(status, snapshot=snapshot, terms=DURABLE, control={"mode": "Pause"}, pod=ended_pod(0)))
+
     assert waiting == (Parked("Paused", 3, is_held=False), Stay())
+    assert ended == (Parked("Paused", 3, is_held=False), RemovePod("the run waits without a pod"))
     assert isinstance(due[0], Parked) and due[0].is_due
     assert due[1] == BeginAttempt(2, Attempts(crashes=1), is_old_pod_removed=True)
 
@@ -176,7 +179,7 @@ def test_a_released_approval_is_due_when_a_person_decides_and_not_for_a_decision
     def plan(decision: dict[str, object]) -> object:
         control = {"approvals": {call: decision}}
         status = attempt_status(1, "n1")
-        return decide(view(status, snapshot=snapshot, terms=DURABLE, control=control, pod=ended_pod(0)))[1]
+        return decide(view(status, snapshot=snapshot, terms=DURABLE, control=control))[1]
 
     assert plan(edit) == Stay()
     assert isinstance(plan({"decision": "Approve"}), BeginAttempt)
