@@ -120,9 +120,11 @@ async def pilothouse_file(turns: int, tool: Tool, folder: Path) -> AsyncIterator
 
 
 def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
+    from pilothouse_engine.catalog import Catalog
     from pilothouse_engine.ports import Directives, HttpResponse, ModelReply, Ports, RequestedCall, Usage
     from pilothouse_engine.run import Attempt, Finished, Stop, run_attempt
     from pilothouse_runner.adapters.clock import SystemClock
+    from pilothouse_runner.collector import calm_collector
 
     replies, usage = Replies(turns), Usage(1, 1)
 
@@ -163,12 +165,14 @@ def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
         def emit(self, frame) -> None:
             pass
 
-    clock = SystemClock()
-    plan = engine_plan(turns, gates)
+    calm_collector()  # as the runner's process does
+    clock, model = SystemClock(), Scripted()
+    # Made once, as the peers' graphs and agents are.
+    catalog = Catalog(engine_plan(turns, gates), model.price, model.context_window, is_durable=True)
 
     async def run(number: int) -> str:
         ports = Ports(
-            model=Scripted(),
+            model=model,
             http=Http(),
             functions=None,
             mcp=None,
@@ -179,7 +183,7 @@ def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
             frames=Frames(),
             clock=clock,
         )
-        end = await run_attempt(plan, ports, Attempt(1), Stop())
+        end = await run_attempt(catalog, ports, Attempt(1), Stop())
         assert isinstance(end, Finished), end
         assert end.exit.signal == "default", end.exit
         return end.result["text"]

@@ -62,7 +62,9 @@ class Expression:
         nested deeper than 128 levels, and a result that is no scalar.
         """
         data = dict(variables) if self._names is None else {n: variables[n] for n in self._names if n in variables}
-        if _is_deeper(data, MAX_DEPTH):  # the library recurses on the C stack: 10,000 levels kill the process
+        nested = [value for value in data.values() if isinstance(value, _CONTAINERS)]
+        # The library recurses on the C stack: 10,000 levels kill the process.
+        if nested and _is_deeper(nested, MAX_DEPTH):
             raise ExpressionError(f"{_shorten(self.text)}: the values are nested deeper than {MAX_DEPTH} levels")
         try:
             value = self._compiled.eval(data=data)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pilothouse_api.digests import text_digest
@@ -14,7 +15,7 @@ from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.account import Price, price_of
 from pilothouse_engine.facts import ToolSurface
 from pilothouse_engine.limits import Limits, effective_limits
-from pilothouse_engine.ports import ToolSpec
+from pilothouse_engine.ports import Ports, ToolSpec
 from pilothouse_engine.results import READ_TOOL_RESULT, compact
 from pilothouse_engine.state import MESSAGE_OVERHEAD, Visit, text_bytes
 from pilothouse_engine.steps.registry import EXECUTORS
@@ -115,7 +116,10 @@ class NotSupported(Exception):
 
 
 class Catalog:
-    """The plan, indexed. `known_price` and `known_window` are asked once for each endpoint."""
+    """The plan, indexed: what follows from it alone, for any number of attempts.
+
+    `known_price` and `known_window` are asked once for each endpoint.
+    """
 
     def __init__(
         self,
@@ -139,6 +143,19 @@ class Catalog:
         self._limits: tuple[str | None, RunLimits | None, Limits] | None = None
         self._texts: dict[str, str] = {}
         self._policies: dict[str, tuple[PlannedPolicy, ...]] = {}
+
+    @cached_property
+    def digest(self) -> str:
+        """The plan's digest, which the journal names."""
+        return text_digest(self.plan.encode())
+
+    @cached_property
+    def has_hooks(self) -> bool:
+        """Whether anything of the plan has hooks."""
+        spec = self.plan.spec
+        agents = (step.agent.hooks for step in spec.steps if step.agent is not None)
+        planned = (agent.spec.hooks for agent in self.plan.agents.values())
+        return any((spec.hooks, *(step.hooks for step in spec.steps), *agents, *planned))
 
     def first_step(self) -> str:
         """Return the step that begins the run."""
@@ -290,6 +307,13 @@ class Catalog:
         if work.kind not in EXECUTORS:
             raise NotSupported(f"tool {tool.name}: a step of kind {work.kind} cannot be a tool")
         return PlannedTool(tool, work, tool.effect or work.effect)
+
+
+def catalog_of(plan: Plan | Catalog, ports: Ports) -> Catalog:
+    """Return the catalog of a plan, where it is not one already, for the models and the journal of these ports."""
+    if isinstance(plan, Catalog):
+        return plan
+    return Catalog(plan, ports.model.price, ports.model.context_window, is_durable=ports.journal.durable)
 
 
 def _tasks_of(planned: PlannedTool) -> Iterator[tuple[str, PlannedTool]]:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
@@ -32,7 +31,7 @@ from pilothouse_engine.actions import (
 )
 from pilothouse_engine.alarms import Alarms, Cut
 from pilothouse_engine.attempt import Attempt, AttemptEnd, Finished, Lost, Released, Stop
-from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.catalog import Catalog, catalog_of
 from pilothouse_engine.decide import next_action, remaining_seconds
 from pilothouse_engine.executions import TimedOut, finish_slice, finish_step, finish_tool
 from pilothouse_engine.facts import (
@@ -116,13 +115,15 @@ class _Ends(Exception):
 class Driver:
     """One attempt of one run."""
 
-    def __init__(self, plan: Plan, ports: Ports, attempt: Attempt, stop: Stop, watch: Watch | None = None) -> None:
+    def __init__(
+        self, plan: Plan | Catalog, ports: Ports, attempt: Attempt, stop: Stop, watch: Watch | None = None
+    ) -> None:
         self._ports = ports
         self._watch = watch
         self._attempt = attempt
         self._stop = stop
-        self._catalog = Catalog(plan, ports.model.price, ports.model.context_window, is_durable=ports.journal.durable)
-        self._plan = plan
+        self._catalog = catalog = catalog_of(plan, ports)
+        self._plan = catalog.plan
         self._state = RunState()
         self._buffer: list[RawEntry] = []
         self._flushed = 0
@@ -141,7 +142,7 @@ class Driver:
             attempt=attempt.number,
             settle=attempt.settle,
             settings=attempt.settings,
-            plan_digest=text_digest(plan.encode()),
+            plan_digest=catalog.digest,
             now=self._now(),
             read_at=self._now(),
         )

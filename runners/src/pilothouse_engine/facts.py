@@ -434,6 +434,15 @@ class CallFinished:
         return len(self.content) if 0 < self.cut_at < len(self.content) else None
 
 
+_READ_FINISHED = attrgetter(*[f.name for f in fields(CallFinished) if f.name != "is_passed"])
+
+
+def passed(finished: CallFinished) -> CallFinished:
+    """Return a result that the tools gate lets go on as it is; `dataclasses.replace` takes three times as long."""
+    values = (*_READ_FINISHED(finished), True)
+    return CallFinished(*values)
+
+
 @value
 class JudgeStarted:
     """A judge of a gate is asked, with its hold (tokens, nano-dollars)."""

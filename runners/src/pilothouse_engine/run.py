@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from pilothouse_api.plan import Plan
 from pilothouse_engine.attempt import Attempt, AttemptEnd, Finished, Lost, Released, Stop
+from pilothouse_engine.catalog import Catalog, catalog_of
 from pilothouse_engine.driver import Driver
 from pilothouse_engine.observers import GuardedSink, HookEvent, HookRunner, Observer, Watch
 from pilothouse_engine.ports import Ports
@@ -13,28 +14,22 @@ __all__ = ["Attempt", "AttemptEnd", "Finished", "Lost", "Released", "Stop", "run
 
 
 async def run_attempt(
-    plan: Plan, ports: Ports, attempt: Attempt, stop: Stop, observers: Sequence[Observer] = ()
+    plan: Plan | Catalog, ports: Ports, attempt: Attempt, stop: Stop, observers: Sequence[Observer] = ()
 ) -> AttemptEnd:
     """Advance the run from its journal until it ends, is released, or is lost.
 
-    Raises only for faults (a bug, a journal that is corrupt): the attempt then counts as crashed.
+    `plan` may be the catalog of a plan that advances more than one attempt in this process. Raises only for faults (a
+    bug, a journal that is corrupt): the attempt then counts as crashed.
     """
     ports = replace(ports, frames=GuardedSink(ports.frames))
-    if not observers and not has_hooks(plan):
-        return await Driver(plan, ports, attempt, stop).run()
-    watch = Watch(observers, _hook_opener(plan, ports, attempt) if has_hooks(plan) else None)
+    catalog = catalog_of(plan, ports)
+    if not observers and not catalog.has_hooks:
+        return await Driver(catalog, ports, attempt, stop).run()
+    watch = Watch(observers, _hook_opener(catalog.plan, ports, attempt) if catalog.has_hooks else None)
     try:
-        return await Driver(plan, ports, attempt, stop, watch).run()
+        return await Driver(catalog, ports, attempt, stop, watch).run()
     finally:
         await watch.aclose()
-
-
-def has_hooks(plan: Plan) -> bool:
-    """Tell whether anything of a plan has hooks."""
-    spec = plan.spec
-    agents = (step.agent.hooks for step in spec.steps if step.agent is not None)
-    planned = (agent.spec.hooks for agent in plan.agents.values())
-    return any((spec.hooks, *(step.hooks for step in spec.steps), *agents, *planned))
 
 
 def _hook_opener(plan: Plan, ports: Ports, attempt: Attempt) -> Callable[[Callable[[HookEvent], None]], HookRunner]:

@@ -23,6 +23,7 @@ from pilothouse_runner.adapters.api_server import ApiServer, Cluster
 from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
 from pilothouse_runner.adapters.secrets import FileSecrets
 from pilothouse_runner.assembly import named_environment, open_ports
+from pilothouse_runner.collector import calm_collector
 from pilothouse_runner.log_events import LogEvents
 from pilothouse_runner.log_lines import LogLines, LogLinesHandler
 from pilothouse_runner.settings import RunnerSettings, SettingsError, read_settings
@@ -61,6 +62,7 @@ class Sigterm:
 
 def main() -> None:
     """Run one attempt and end the process."""
+    calm_collector()
     sigterm = Sigterm()
     lines = LogLines(sys.stdout, {name: os.environ.get(env) for name, env in _COMMON_FIELDS.items()})
     logging.getLogger().addHandler(LogLinesHandler(lines))

@@ -12,8 +12,8 @@ from pilothouse_engine.actions import Action, Commit, Inputs, JudgeText
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit
-from pilothouse_engine.facts import CallFinished, Fact, Facts, RunEnded, StepFinished, TextJudged
-from pilothouse_engine.guardrails.gates import Gate, run_pure
+from pilothouse_engine.facts import CallFinished, Fact, Facts, RunEnded, StepFinished, TextJudged, passed
+from pilothouse_engine.guardrails.gates import LARGE_CHARS, Gate, run_pure
 from pilothouse_engine.guardrails.judging import is_quick, judge_now
 from pilothouse_engine.guardrails.verdicts import Passed
 from pilothouse_engine.recovery import FALLBACK_CAUSES
@@ -55,14 +55,25 @@ def judge_finished(gate: Gate, finished: Sequence[CallFinished]) -> Facts:
     facts: list[CallFinished] = []
     verdicts: list[TextJudged] = []
     for done in finished:
+        if not verdicts and _passes_plainly(gate, done):
+            facts.append(passed(done))
+            continue
         judging = _judging(gate, done)
         is_refused = bool(verdicts) and verdicts[-1].verdict == "Refused"
         verdict = judge_now(judging, done.at) if is_quick(judging) and not is_refused else None
         is_plain = verdict is not None and verdict.is_plain
-        facts.append(replace(done, is_passed=True) if is_plain else done)
+        facts.append(passed(done) if is_plain else done)
         if verdict is not None and not is_plain:
             verdicts.append(verdict)
     return (*facts, *verdicts)
+
+
+def _passes_plainly(gate: Gate, done: CallFinished) -> bool:
+    """Tell whether a result goes on as it is, where that is seen at once: most results are so."""
+    if gate.has_judge or done.writes is not None or len(done.content) > LARGE_CHARS or done.cut_from is not None:
+        return False
+    verdict = run_pure(gate.checks, done.content).verdict
+    return isinstance(verdict, Passed) and not verdict.notes
 
 
 def _judging(gate: Gate, done: CallFinished) -> JudgeText:
