@@ -35,7 +35,7 @@ app.kubernetes.io/component: operator
   verbs: [get, list, watch, create]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

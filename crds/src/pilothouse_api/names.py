@@ -24,6 +24,9 @@ LABEL_PARENT_CALL = f"{GROUP}/parent-call"
 LABEL_COPIED_MODE = f"{GROUP}/copied-mode"
 ANNOTATION_IDEMPOTENCY_KEY = f"{GROUP}/idempotency-key"
 
+RUNNER_CONTAINER = "runner"
+"""Name of the container of a run's pod that is the runner; webhooks may put others beside it."""
+
 ENV_RUN_NAMESPACE = "PILOTHOUSE_RUN_NAMESPACE"
 ENV_RUN_NAME = "PILOTHOUSE_RUN_NAME"
 ENV_RUN_UID = "PILOTHOUSE_RUN_UID"

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from pilothouse_api.v1alpha1.agentrun import Attempts
 from pilothouse_operator.conditions import format_time
-from pilothouse_operator.pods import Failure
+from pilothouse_operator.failures import Failure
 from pilothouse_operator.situation import (
     Blocked,
     Ended,
@@ -80,9 +80,7 @@ def plan_attempt(view: RunView, situation: Situation) -> AttemptPlan:
         case Lost():
             return _plan_next(view, situation)
         case Settling():
-            if situation.removal:
-                return RemovePod(situation.removal)
-            return Stay() if situation.is_pod_made else MakePod(view.attempt, situation.reason)
+            return _plan_settling(view, situation)
         case _:
             assert_never(situation)
 
@@ -97,14 +95,25 @@ def _plan_start(view: RunView, situation: Starting) -> AttemptPlan:
     return MakePod(situation.attempt)
 
 
+def _plan_settling(view: RunView, situation: Settling) -> AttemptPlan:
+    if situation.removal:
+        return RemovePod(situation.removal)
+    if situation.is_pod_made:
+        return Stay()
+    if situation.not_before is not None:
+        return Stay(until=situation.not_before)
+    return MakePod(view.attempt, situation.reason)
+
+
 def _plan_parked(view: RunView, situation: Parked) -> AttemptPlan:
     if situation.removal:
         return RemovePod(situation.removal)
     if situation.is_held:
         return Stay()
     if situation.is_due:
-        return BeginAttempt(view.attempt + 1, _without_retry(view.attempts), is_old_pod_removed=True)
-    if view.pod is not None and view.pod.is_terminal and view.pod.deletion is None:
+        attempts = _without_retry(view.attempts)
+        return BeginAttempt(view.attempt + 1, attempts, situation.settle, is_old_pod_removed=True)
+    if view.pod is not None and view.pod.deletion is None:
         return RemovePod("the run waits without a pod")
     return Stay(until=situation.wake)
 
@@ -112,13 +121,20 @@ def _plan_parked(view: RunView, situation: Parked) -> AttemptPlan:
 def _plan_next(view: RunView, situation: Lost) -> BeginAttempt:
     failure = situation.failure
     crashes = view.attempts.crashes + failure.is_counted
-    delay = timedelta(0) if situation.settle else backoff(view, failure, crashes)
+    # The attempt that closes a run does not wait for a crash, but it races nobody who takes its pods away.
+    is_free = situation.settle is not None and failure.is_counted
+    delay = timedelta(0) if is_free else backoff(view, failure, crashes)
     not_before = view.now + delay if delay else None
     raw_attempts = {"crashes": crashes, "lastFailure": f"{failure.kind}: {failure.message}"}
     if not_before is not None:
         raw_attempts["nextRetryTime"] = format_time(not_before)
     return BeginAttempt(
-        view.attempt + 1, Attempts.model_validate(raw_attempts), situation.settle, not_before=not_before
+        view.attempt + 1,
+        Attempts.model_validate(raw_attempts),
+        situation.settle,
+        # Containers that others put beside the runner may go on without it.
+        is_old_pod_removed=view.pod is not None and not view.pod.is_terminal and view.pod.deletion is None,
+        not_before=not_before,
     )
 
 

@@ -9,6 +9,7 @@ from pilothouse_operator.situation import (
     EXIT_GRACE,
     MISSING_GRACE,
     SETTLE_GRACE,
+    SLOW_START,
     START_GRACE,
     Blocked,
     Ended,
@@ -19,6 +20,7 @@ from pilothouse_operator.situation import (
     Settling,
     Situation,
     Starting,
+    abort_deadline,
 )
 from pilothouse_operator.status import DIRECTIVE_PATIENCE, pending_directives
 
@@ -39,13 +41,25 @@ def _of_view(view: RunView, situation: Situation) -> list[datetime]:
     moments = []
     if view.pod is not None and view.pod.deletion is not None:
         moments.append(view.pod.deletion + DELETION_SLACK)
-    if isinstance(situation, Ended) or view.seen.directive is None:
+    if isinstance(situation, Ended):
         return moments
-    if pending_directives(view):
+    if view.seen.directive is not None and pending_directives(view):
         moments.append(view.seen.directive + DIRECTIVE_PATIENCE)
-    if view.seen.abort is not None:
-        moments.append(view.seen.abort + view.terms.abort_grace)
+    since = (view.pod.started or view.pod.created) if view.pod is not None else None
+    deadline = abort_deadline(view, since)
+    if deadline is not None:
+        moments.append(deadline)
     return moments
+
+
+def _of_start(view: RunView) -> list[datetime]:
+    pod = view.pod
+    if pod is None:
+        return []
+    if view.now - pod.created < START_GRACE:
+        return [pod.created + START_GRACE]
+    # Its events say more than its status, and no watch brings them.
+    return [pod.created + SLOW_START, view.now + STALLED_RECHECK]
 
 
 def _of_situation(view: RunView, situation: Situation) -> list[datetime]:
@@ -54,15 +68,17 @@ def _of_situation(view: RunView, situation: Situation) -> list[datetime]:
             recheck = STALLED_RECHECK if situation.is_stalled else BLOCKED_RECHECK
             return [situation.obstacle.since + MISSING_GRACE, view.now + recheck]
         case Starting():
-            return [view.pod.created + START_GRACE] if view.pod is not None else []
+            return _of_start(view)
         case Settling(kind="Exit"):
             return [(view.seen.exit or view.now) + EXIT_GRACE]
         case Settling():
             settling = find_condition(view.run.status.conditions, "Settling")
             since = parse_time(settling.last_transition_time) if settling else None
             return [(since or view.now) + SETTLE_GRACE]
+        case Parked(is_held=True):
+            return [view.seen.exit + EXIT_GRACE] if view.seen.exit is not None else []
         case Parked():
-            return [situation.wake] if situation.wake is not None and not situation.is_held else []
+            return [situation.wake] if situation.wake is not None else []
         case Live() | Lost() | Ended():
             return []
         case _:

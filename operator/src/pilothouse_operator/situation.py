@@ -14,14 +14,17 @@ from pilothouse_api.v1alpha1.agentrun import Attempts, ChildReport, PlanReport, 
 from pilothouse_api.wake import wake_due
 from pilothouse_control.children import ended_calls
 from pilothouse_operator.conditions import find_condition, is_true, parse_time
-from pilothouse_operator.pods import Failure, PodView
+from pilothouse_operator.failures import Failure
+from pilothouse_operator.pods import PodView
 
 MISSING_GRACE = timedelta(seconds=60)
 """How long something may be missing (apply order) before a person must act."""
 START_GRACE = timedelta(seconds=60)
-"""How long a pod may fail to start before a person must act."""
+"""How long a pod may fail to start, for a reason that it gives, before a person must act."""
+SLOW_START = timedelta(seconds=600)
+"""The same for a pod that gives none: a large image is pulled in silence."""
 EXIT_GRACE = timedelta(seconds=30)
-"""How long a runner that has published its exit may take to end."""
+"""How long a runner that has published its exit, or let go of the run, may take to end."""
 SETTLE_GRACE = timedelta(seconds=300)
 """How long a settling attempt may take, its start included."""
 DEADLINE_GRACE = timedelta(seconds=60)
@@ -58,7 +61,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """When this process first saw something that carries no time of its own."""
+    """When this process first saw something that carries no time of its own; `exit`: an exit, or a released park."""
 
     abort: datetime | None = None
     directive: datetime | None = None
@@ -157,7 +160,10 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """It waits without advancing, with a pod (held) or without (released)."""
+    """It waits without advancing, with a pod (held) or without (released).
+
+    `settle`: the attempt that is due only closes the run, with that reason.
+    """
 
     reason: str
     turn: int
@@ -165,6 +171,7 @@ class Parked:
     is_due: bool = False
     wake: datetime | None = None
     removal: str | None = None
+    settle: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +190,7 @@ class Settling:
     reason: str
     is_pod_made: bool = True
     removal: str | None = None
+    not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,17 +254,26 @@ def _unknown_effects(snapshot: Snapshot | None) -> str | None:
     return f"nobody knows whether these calls were done: {calls}; look at what they change before you repeat them"
 
 
-def _classify_settling(view: RunView, reason: str, since: datetime) -> Settling | Ended:
-    is_running = view.pod is not None and not view.pod.is_over(view.now)
+def _classify_settling(view: RunView, reason: str, since: datetime) -> Settling | Lost | Ended:
+    """Watch the settling attempt; one that the cluster took away is made again, one that crashed has failed."""
+    pod = view.pod
     is_overdue = view.now - since > SETTLE_GRACE
-    if is_running:
+    if pod is not None and not pod.is_over(view.now):
         removal = None
-        if is_overdue and view.pod is not None and view.pod.deletion is None:
+        if is_overdue and pod.deletion is None:
             removal = f"the settling attempt did not end within {SETTLE_GRACE.seconds} s"
         return Settling("Attempt", reason, removal=removal)
-    if view.pod is None and not view.has_attempt_begun and not is_overdue:
-        return Settling("Attempt", reason, is_pod_made=False)
-    return _close(view, reason, "the settling attempt ended without a word")
+    if is_overdue:
+        return _close(view, reason, f"the settling attempt did not end within {SETTLE_GRACE.seconds} s")
+    if pod is None and not view.has_attempt_begun:
+        retry = _retry(view)
+        return Settling("Attempt", reason, is_pod_made=False, not_before=retry)
+    failure = _failure(view)
+    if is_let_go(view):
+        failure = Failure("Released", "the settling attempt was told to end before it could close the run", True)
+    if failure.is_counted:
+        return _close(view, reason, f"the settling attempt failed: {failure.message}")
+    return Lost(failure, reason)
 
 
 def _classify_abort_before_begin(view: RunView) -> Settling | Ended:
@@ -280,47 +297,88 @@ def _classify_attempt(view: RunView) -> Situation:
         return _classify_running(view, pod) if view.has_attempt_begun else _classify_starting(view, pod)
     if pod is None and not view.has_attempt_begun:
         return _classify_unmade(view)
+    if is_let_go(view):
+        assert view.snapshot is not None
+        return _classify_released(view, view.snapshot)
+    return _classify_lost(view, _failure(view))
+
+
+def is_let_go(view: RunView) -> bool:
+    """Tell whether the current attempt let go of the run in good order: it said so, or it was parked and ended well."""
     snapshot = view.snapshot
-    if snapshot is not None and snapshot.attempt == view.attempt and snapshot.parked and snapshot.parked.released:
-        return _classify_released(view, snapshot)
-    failure = pod.failure if pod is not None and pod.failure is not None else _deleted(view, pod)
-    return _classify_lost(view, failure)
+    if snapshot is None or snapshot.attempt != view.attempt or snapshot.parked is None:
+        return False
+    pod = view.pod or view.ghost
+    return snapshot.parked.released or (pod is not None and pod.exit_code == 0)
 
 
-def _deleted(view: RunView, pod: PodView | None) -> Failure:
+def _failure(view: RunView) -> Failure:
+    """Return why the current attempt ended, from its pod, or from that pod as it was last."""
+    pod, ghost = view.pod, view.ghost
+    known = pod or ghost
+    if known is not None and known.failure is not None:
+        return known.failure
     if pod is not None:
-        return Failure("NodeLost", f"pod {pod.name} did not end within its deletion grace", pod.has_started)
-    if view.ghost is not None and view.ghost.failure is not None:
-        return view.ghost.failure
+        why = f": {pod.disruption.message}" if pod.disruption is not None else ""
+        return Failure("NodeLost", f"pod {pod.name} did not end within its deletion grace{why}", pod.has_started)
+    if ghost is not None and ghost.disruption is not None:
+        return ghost.disruption
     name = view.run.status.pod.name if view.run.status.pod else "of the attempt"
     return Failure("PodDeleted", f"pod {name} was deleted", view.has_attempt_begun)
 
 
-def _classify_starting(view: RunView, pod: PodView) -> Starting:
+def _classify_starting(view: RunView, pod: PodView) -> Starting | Settling:
+    if _is_abort_overdue(view, pod.created):
+        # It cannot land in a pod that does not start; what earlier attempts did is settled by another one.
+        removal = None if pod.deletion is not None else "the run is aborted, and its pod does not start"
+        return Settling("Removal", "Aborted", removal=removal)
+    age = view.now - pod.created
     if pod.problem is None:
-        return Starting(view.attempt, True, "Starting", STARTING)
-    is_stalled = not pod.problem.is_queued and view.now - pod.created >= START_GRACE
+        is_slow = age >= SLOW_START
+        message = f"pod {pod.name} gives no reason for not starting: kubectl describe pod {pod.name}"
+        return Starting(view.attempt, True, "Starting", message if is_slow else STARTING, is_stalled=is_slow)
     return Starting(
         view.attempt,
         True,
         pod.problem.reason,
         f"pod {pod.name}: {pod.problem.message}",
         is_queued=pod.problem.is_queued,
-        is_stalled=is_stalled,
+        is_stalled=not pod.problem.is_queued and age >= START_GRACE,
     )
 
 
-def _classify_unmade(view: RunView) -> Starting:
+def _classify_unmade(view: RunView) -> Starting | Lost:
     """No pod of the current attempt has ever begun: it may still be made, under the same number."""
+    if _is_abort_overdue(view, None):
+        why = f": {view.obstacle.reason}" if view.obstacle is not None else ""
+        return Lost(Failure("NotStarted", f"attempt {view.attempt} did not start{why}", False), "Aborted")
     if view.obstacle is not None:
         is_patient = view.obstacle.is_waiting and view.now - view.obstacle.since < MISSING_GRACE
         return Starting(view.attempt, False, view.obstacle.reason, view.obstacle.message, is_stalled=not is_patient)
-    retry = parse_time(view.attempts.next_retry_time)
-    if retry is not None and retry > view.now:
+    retry = _retry(view)
+    if retry is not None:
         failure = view.attempts.last_failure or "the last attempt failed"
         message = f"attempt {view.attempt} starts at {view.attempts.next_retry_time}: {failure}"
         return Starting(view.attempt, False, "AttemptBackoff", message, not_before=retry)
     return Starting(view.attempt, False, "Starting", STARTING)
+
+
+def _retry(view: RunView) -> datetime | None:
+    """Return when the pod of the current attempt may be made, None for now."""
+    retry = parse_time(view.attempts.next_retry_time)
+    return retry if retry is not None and retry > view.now else None
+
+
+def abort_deadline(view: RunView, since: datetime | None) -> datetime | None:
+    """Return until when an Abort that is asked for may land; an attempt that began at `since` has all of the grace."""
+    if not view.wants_abort or view.seen.abort is None:
+        return None
+    return max(view.seen.abort, since or view.seen.abort) + view.terms.abort_grace
+
+
+def _is_abort_overdue(view: RunView, since: datetime | None) -> bool:
+    deadline = abort_deadline(view, since)
+    return deadline is not None and view.now > deadline
 
 
 def _classify_running(view: RunView, pod: PodView) -> Live | Parked:
@@ -329,30 +387,32 @@ def _classify_running(view: RunView, pod: PodView) -> Live | Parked:
     if snapshot is None or snapshot.parked is None or snapshot.attempt != view.attempt:
         return Live(removal)
     parked = snapshot.parked
+    if parked.released and pod.deletion is None and view.seen.exit and view.now - view.seen.exit > EXIT_GRACE:
+        removal = f"the runner has let go of the run and did not end within {EXIT_GRACE.seconds} s"
     return Parked(parked.reason, parked.turn, is_held=True, wake=parse_time(parked.wake), removal=removal)
 
 
 def _removal(view: RunView, pod: PodView) -> str | None:
-    if view.wants_abort and view.seen.abort is not None and view.now - view.seen.abort > view.terms.abort_grace:
+    if _is_abort_overdue(view, pod.started or pod.created):
         return f"Abort did not land within {view.terms.abort_grace.total_seconds():.0f} s"
-    if _is_overdue(view, pod):
+    if _is_overdue(view, pod, view.now):
         limit = view.terms.active_deadline.total_seconds()
         return f"no sign of life for longer than activeDeadlineSeconds ({limit:.0f})"
     return None
 
 
-def _is_overdue(view: RunView, pod: PodView | None) -> bool:
-    """Whether nothing has moved for a whole deadline and a grace, unparked: the engine keeps the deadline itself."""
+def _is_overdue(view: RunView, pod: PodView, at: datetime) -> bool:
+    """Whether nothing had moved for a whole deadline and a grace, unparked: the engine keeps the deadline itself."""
     snapshot = view.snapshot
     if snapshot is not None and snapshot.parked is not None:
         return False
-    signs = [pod.created if pod else None, parse_time(view.run.status.start_time)]
+    signs: list[datetime | None] = [pod.started or pod.created]
     if snapshot is not None:
         answer = snapshot.control
         landed = [answer.mode.time, *(landing.time for landing in (*answer.steer.values(), *answer.approvals.values()))]
         signs += [parse_time(text) for text in (snapshot.last_progress_time, *landed)]
     known = [sign for sign in signs if sign is not None]
-    return bool(known) and view.now - max(known) > view.terms.active_deadline + DEADLINE_GRACE
+    return at - max(known) > view.terms.active_deadline + DEADLINE_GRACE
 
 
 def _classify_released(view: RunView, snapshot: Snapshot) -> Parked | Ended:
@@ -363,7 +423,10 @@ def _classify_released(view: RunView, snapshot: Snapshot) -> Parked | Ended:
             return _close(view, "Aborted", "the runner was ended before it could say so")
         return _close(view, JOURNAL_LOST, f"the runner was released ({parked.reason}) at turn {parked.turn}")
     is_due = wake_due(snapshot, view.run.spec.control, view.now, ended_calls(view.children))
-    return Parked(parked.reason, parked.turn, is_held=False, is_due=is_due, wake=parse_time(parked.wake))
+    # A journal that is away lets no Abort land, however often its runner is ended: the next one may only settle.
+    settle = "Aborted" if parked.reason == JOURNAL_LOST and _is_abort_overdue(view, None) else None
+    wake = parse_time(parked.wake)
+    return Parked(parked.reason, parked.turn, is_held=False, is_due=is_due, wake=wake, settle=settle)
 
 
 def _classify_lost(view: RunView, failure: Failure) -> Lost | Ended:
@@ -372,7 +435,7 @@ def _classify_lost(view: RunView, failure: Failure) -> Lost | Ended:
     settle = None
     if view.wants_abort:
         settle = "Aborted"
-    elif view.pod is None and has_begun and _is_overdue(view, None):
+    elif has_begun and _was_overdue(view):
         settle = DEADLINE_EXCEEDED
     elif crashes >= view.terms.max_attempts:
         settle = MAX_ATTEMPTS
@@ -381,6 +444,12 @@ def _classify_lost(view: RunView, failure: Failure) -> Lost | Ended:
     if has_begun and not view.terms.is_journal_durable:
         return _close(view, settle if settle in ("Aborted", DEADLINE_EXCEEDED) else JOURNAL_LOST, failure.message)
     return Lost(failure, settle)
+
+
+def _was_overdue(view: RunView) -> bool:
+    """Whether the pod had given no sign of life for too long when it ended or was told to: time without one is free."""
+    pod = view.pod or view.ghost
+    return pod is not None and _is_overdue(view, pod, pod.ended or pod.deletion or view.now)
 
 
 # ---------------------------------------------------------------- ends that the operator writes

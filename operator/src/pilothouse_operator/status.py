@@ -41,7 +41,12 @@ MAX_RESULT_BYTES = 8192
 DIRECTIVE_PATIENCE = timedelta(seconds=2)
 """How long an unanswered directive is not reported: most land within it, and then one write says all."""
 
-LOST_SERVICE_PARKS = frozenset({"ControlLost", "JournalLost", "StoreLost"})
+LOST_SERVICES = {
+    "ControlLost": "its directives cannot be read",
+    "JournalLost": "its journal cannot be written",
+    "StoreLost": "what it keeps elsewhere cannot be reached",
+}
+"""What a run waits for that is parked because a service is away, in words."""
 PHASE_OF_PARK = {"Paused": "Paused", "AwaitingApproval": "AwaitingApproval"}
 
 
@@ -171,7 +176,7 @@ def draft_ready(scene: Scene) -> Draft:
         case Live():
             return Draft("Ready", "True", "Running", "the runner advances the run")
         case Parked() as parked:
-            return _draft_ready_parked(parked)
+            return _draft_ready_parked(scene, parked)
         case Lost():
             return _draft_ready_lost(scene)
         case Settling() as settling:
@@ -183,11 +188,11 @@ def draft_ready(scene: Scene) -> Draft:
             assert_never(scene.situation)
 
 
-def _draft_ready_parked(parked: Parked) -> Draft:
+def _draft_ready_parked(scene: Scene, parked: Parked) -> Draft:
     if parked.is_due:
         return Draft("Ready", "False", "Starting", f"goes on after {parked.reason} at turn {parked.turn}")
-    if parked.reason in LOST_SERVICE_PARKS:
-        return Draft("Ready", "False", parked.reason, f"waits since turn {parked.turn} until the service is back")
+    if parked.reason in LOST_SERVICES:
+        return Draft("Ready", "False", parked.reason, _outage(scene, parked))
     return Draft("Ready", "True", parked.reason, _park_message(parked))
 
 
@@ -222,7 +227,7 @@ def draft_reconciling(scene: Scene) -> Draft:
         case Settling() as settling:
             is_active, reason, message = True, "Settling", f"the run is being closed ({settling.reason})"
         case Parked() as parked:
-            is_active = parked.is_due or parked.reason in LOST_SERVICE_PARKS
+            is_active = parked.is_due or parked.reason in LOST_SERVICES
             reason, message = parked.reason, _park_message(parked)
         case Live():
             is_active, reason, message = False, "Running", "nothing is to be done"
@@ -270,6 +275,38 @@ def _draft_park(scene: Scene, kind: str, what: str = "") -> Draft | None:
     if find_condition(scene.view.run.status.conditions, kind) is None:
         return None
     return Draft(kind, "False", f"Not{kind}", "goes on")
+
+
+def _outage(scene: Scene, parked: Parked) -> str:
+    """Return what is away, since when, and what was last said; nothing of it changes while it lasts."""
+    snapshot = scene.view.snapshot
+    report = snapshot.parked if snapshot is not None else None
+    since = f" ({report.since})" if report is not None else ""
+    said = f": {report.message}" if report is not None and report.message else ""
+    what = LOST_SERVICES[parked.reason]
+    return f"waits since turn {parked.turn}{since}, because {what}; it goes on by itself{said}"
+
+
+def _draft_outage(scene: Scene, kind: str) -> Draft | None:
+    situation = scene.situation
+    if isinstance(situation, Parked) and situation.reason == kind and not situation.is_due:
+        return Draft(kind, "True", kind, _outage(scene, situation))
+    return _draft_park(scene, kind)
+
+
+def draft_control_lost(scene: Scene) -> Draft | None:
+    """ControlLost: the runner cannot read what people ask of it."""
+    return _draft_outage(scene, "ControlLost")
+
+
+def draft_journal_lost(scene: Scene) -> Draft | None:
+    """JournalLost: the runner cannot write its journal."""
+    return _draft_outage(scene, "JournalLost")
+
+
+def draft_store_lost(scene: Scene) -> Draft | None:
+    """StoreLost: the runner cannot reach what it keeps elsewhere, such as sessions."""
+    return _draft_outage(scene, "StoreLost")
 
 
 def draft_paused(scene: Scene) -> Draft | None:
@@ -397,6 +434,9 @@ CONDITIONS: tuple[Callable[[Scene], Draft | None], ...] = (
     draft_started,
     draft_paused,
     draft_awaiting_approval,
+    draft_control_lost,
+    draft_journal_lost,
+    draft_store_lost,
     draft_settling,
     draft_control_pending,
     draft_complete,

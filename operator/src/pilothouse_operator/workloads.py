@@ -126,7 +126,7 @@ def _build_container(
 ) -> dict[str, Any]:
     template = plan.pod
     container: dict[str, Any] = {
-        "name": "runner",
+        "name": names.RUNNER_CONTAINER,
         "image": template.get("image"),
         "imagePullPolicy": settings.image_pull_policy,
         "env": _build_env(plan, report, attempt, settle, settings),

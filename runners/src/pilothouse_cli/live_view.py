@@ -121,7 +121,8 @@ def _park(frame: Mapping[str, Any]) -> str:
     event = {"Began": "parked", "Ended": "goes on after", "Released": "let go while"}.get(
         str(frame.get("event")), "park"
     )
-    return f"{event}: {frame.get('reason')}"
+    why = f": {frame['message']}" if frame.get("message") else ""
+    return f"{event}: {frame.get('reason')}{why}"
 
 
 def _outcome(frame: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from pilothouse_engine.facts import (
 from pilothouse_engine.prompts.texts import steer_text
 from pilothouse_engine.state import RunState
 
+MAX_OUTAGE_CHARS = 300
 RETRY_SECONDS = 2.0
 """Wait before directives that could not be read are read again."""
 
@@ -32,7 +33,8 @@ def check_control(state: RunState, inputs: Inputs, *, is_repeatable: bool = True
     if inputs.failure is None:
         return None
     if not inputs.may_go_on_unread:
-        return Commit((ParkBegan(inputs.now, "ControlLost", state.turn),))
+        said = f"{inputs.failure.kind}: {inputs.failure.message}"[:MAX_OUTAGE_CHARS]
+        return Commit((ParkBegan(inputs.now, "ControlLost", state.turn, message=said),))
     return None if is_repeatable else ReadControl(RETRY_SECONDS)
 
 

@@ -53,9 +53,9 @@ from pilothouse_engine.facts import (
     TextJudged,
     encode,
 )
-from pilothouse_engine.frames import advance, fold
+from pilothouse_engine.frames import advance, fold, park_frame
 from pilothouse_engine.observers import Watch
-from pilothouse_engine.parks import iso, parked_report
+from pilothouse_engine.parks import iso, lost_park, parked_report
 from pilothouse_engine.ports import (
     Directives,
     Fenced,
@@ -100,8 +100,9 @@ LAZY = frozenset({ReplyReceived, CallFinished})
 
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 15.0
-STOP_PUBLISH_ATTEMPTS = 4
-"""How often a park is tried to be published once the host has asked to let go."""
+STOP_RETRY_SECONDS = 2.0
+STOP_PUBLISH_SECONDS = 10.0
+"""How long after the host has asked to let go another try is made to publish: each may take 10 s, and a pod has 30."""
 
 
 class _Ends(Exception):
@@ -147,8 +148,9 @@ class Driver:
             read_at=self._now(),
         )
         self._must_flush = False
-        self._journal_lost_at: float | None = None
+        self._journal_lost: ParkBegan | None = None
         self._is_urgent = False
+        self._stopped_at = float("inf")
         self._desk: Desk | None = None
         self._has_sessions = False
         """Whether the visit under way has asked MCP servers, whose sessions end with it."""
@@ -181,6 +183,7 @@ class Driver:
 
     async def _watch_stop(self) -> None:
         await self._stop.wait()
+        self._stopped_at = self._now()
         self._alarms.interrupt()
 
     def _now(self) -> float:
@@ -274,8 +277,8 @@ class Driver:
         self._flushed += len(entries)
         if self._watch is not None:
             self._watch.journaled()
-        if self._journal_lost_at is not None:
-            since, self._journal_lost_at = self._journal_lost_at, None
+        if self._journal_lost is not None:
+            since, self._journal_lost = self._journal_lost.at, None
             self._commit((ParkEnded(self._now(), "JournalLost", since),))
             await self._flush()
 
@@ -285,17 +288,23 @@ class Driver:
         while True:
             try:
                 return await work()
-            except JournalUnavailable:
-                since = self._journal_lost_at = self._journal_lost_at or self._now()
-            await self._publish_journal_lost(since, released=False)
+            except JournalUnavailable as error:
+                park = self._journal_lost = self._journal_lost or self._begin_outage("JournalLost", str(error))
+            await self._publish_journal_lost(park, released=False)
             await self._alarms.bound(self._ports.clock.sleep(wait), None)
             self._check_lost()
             if self._stop.is_asked:
-                raise _Ends(await self._publish_journal_lost(since, released=True))
+                raise _Ends(await self._publish_journal_lost(park, released=True))
             wait = min(wait * 2, LONGEST_RETRY_SECONDS)
 
-    async def _publish_journal_lost(self, since: float, *, released: bool) -> Released:
-        parked = Parked(reason="JournalLost", turn=self._state.turn, since=iso(since), released=released)
+    def _begin_outage(self, reason: str, said: str) -> ParkBegan:
+        """Tell viewers of a park that cannot be journaled: on a laptop nobody else would."""
+        park = lost_park(self._state, reason, self._now(), said)
+        self._ports.frames.emit(park_frame(self._state, park))
+        return park
+
+    async def _publish_journal_lost(self, park: ParkBegan, *, released: bool) -> Released:
+        parked = parked_report(park, is_released=released)
         snapshot = build_snapshot(self._catalog, self._state, self._inputs)
         snapshot = snapshot.model_copy(update={"parked": parked, "journal_length": self._flushed, "exit": None})
         if self._state.attempt == self._attempt.number and self._inputs.published_length is not None:
@@ -510,8 +519,8 @@ class Driver:
         return Released(parked, snapshot or build_snapshot(self._catalog, self._state, self._inputs))
 
     async def _publish_surely(self) -> Snapshot | None:
-        """Publish until it is stored; once the host has asked to let go, only a few times."""
-        wait, attempts = FIRST_RETRY_SECONDS, 0
+        """Publish until it is stored; once the host has asked to let go, only for a while."""
+        wait, is_told = FIRST_RETRY_SECONDS, False
         while True:
             failure = await self._publisher.publish()
             self._check_lost()
@@ -519,11 +528,16 @@ class Driver:
                 return self._publisher.published
             if failure.kind == "Refused":
                 raise RuntimeError(f"the snapshot was refused: {failure.message}")
-            attempts += self._stop.is_asked
-            if attempts >= STOP_PUBLISH_ATTEMPTS:
+            if not is_told:
+                is_told = True
+                self._begin_outage("StoreLost", failure.message)
+            if not self._stop.is_asked:
+                await self._alarms.bound(self._ports.clock.sleep(wait), None)
+                wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+            elif self._now() >= self._stopped_at + STOP_PUBLISH_SECONDS:
                 return None
-            await self._ports.clock.sleep(wait)
-            wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+            else:
+                await self._ports.clock.sleep(STOP_RETRY_SECONDS)
 
 
 def _lost(failure: StoreFailure) -> Lost:

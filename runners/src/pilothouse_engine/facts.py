@@ -520,13 +520,17 @@ class StepFinished:
 
 @value
 class ParkBegan:
-    """The run waits without advancing, until `wake` (epoch seconds) at the latest."""
+    """The run waits without advancing, until `wake` (epoch seconds) at the latest.
+
+    `message`, of a service that is away: what was last said of it.
+    """
 
     at: float
     reason: str
     turn: int
     wake: float | None = None
     on_timeout: str | None = None
+    message: str = ""
 
 
 @value

@@ -50,6 +50,11 @@ def _frame(state: RunState, at: float, kind: str, /, **fields: Any) -> Frame:
     return frame if None not in fields.values() else {key: value for key, value in frame.items() if value is not None}
 
 
+def park_frame(state: RunState, park: ParkBegan) -> Frame:
+    """Return the frame of a park that begins; one for a service that is away may never be journaled."""
+    return _frame(state, park.at, "Park", reason=park.reason, event="Began", message=park.message or None)
+
+
 def _step_entered(state: RunState, fact: StepEntered) -> Iterator[Frame]:
     yield _frame(state, fact.at, "Step", step=fact.step, stepKind=fact.kind, event="Entered")
 
@@ -146,7 +151,7 @@ def _limits_landed(state: RunState, fact: LimitsLanded) -> Iterator[Frame]:
 
 
 def _park_began(state: RunState, fact: ParkBegan) -> Iterator[Frame]:
-    yield _frame(state, fact.at, "Park", reason=fact.reason, event="Began")
+    yield park_frame(state, fact)
 
 
 def _park_released(state: RunState, fact: ParkReleased) -> Iterator[Frame]:

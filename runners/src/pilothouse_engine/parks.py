@@ -7,7 +7,7 @@ from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
 from pilothouse_api.wake import wake_due
 from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl, Release, WaitParked
 from pilothouse_engine.catalog import Catalog
-from pilothouse_engine.control import RETRY_SECONDS, plan_mode
+from pilothouse_engine.control import MAX_OUTAGE_CHARS, RETRY_SECONDS, plan_mode
 from pilothouse_engine.facts import Fact, Facts, ModeAnswered, ParkBegan, ParkEnded, ParkReleased
 from pilothouse_engine.state import RunState
 
@@ -30,6 +30,11 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
+def lost_park(state: RunState, reason: str, since: float, said: str) -> ParkBegan:
+    """Return the park of a service that is away, which cannot be journaled."""
+    return ParkBegan(since, reason, state.turn, message=said[:MAX_OUTAGE_CHARS])
+
+
 def parked_report(park: ParkBegan, *, is_released: bool) -> Parked:
     """Return a park as the snapshot says it."""
     return Parked(
@@ -39,6 +44,7 @@ def parked_report(park: ParkBegan, *, is_released: bool) -> Parked:
         wake=None if park.wake is None else iso(park.wake),
         released=is_released,
         on_timeout=park.on_timeout,
+        message=park.message or None,
     )
 
 

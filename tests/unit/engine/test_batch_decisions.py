@@ -219,8 +219,11 @@ def test_without_control_what_may_be_repeated_goes_on_and_once_waits(name: str, 
 
 def test_a_once_call_parks_where_control_stays_away() -> None:
     catalog, state = batch(*turn(asked(0, "pay")))
-    known = Inputs(1, None, Settings(), "d", NOW + 61, NOW, read_tick=state.tick, failure=StoreFailure("Forbidden", ""))
-    assert said(plan_batch(catalog, state, known)) == (ParkBegan(NOW + 61, "ControlLost", 1),)
+    known = Inputs(
+        1, None, Settings(), "d", NOW + 61, NOW, read_tick=state.tick, failure=StoreFailure("Forbidden", "no")
+    )
+    want = ParkBegan(NOW + 61, "ControlLost", 1, message="Forbidden: no")
+    assert said(plan_batch(catalog, state, known)) == (want,)
 
 
 @pytest.mark.parametrize(("mode", "lands"), [("Abort", True), ("Finish", True), ("Pause", False)])

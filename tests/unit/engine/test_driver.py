@@ -126,7 +126,7 @@ def unavailable_then(run: Scenario, read: Any, times: int) -> Any:
     return failing
 
 
-async def test_an_end_that_cannot_be_published_is_tried_a_few_times_and_left_to_the_next_attempt() -> None:
+async def test_an_end_that_cannot_be_published_is_tried_for_a_while_and_left_to_the_next_attempt() -> None:
     run = scenario([answer("resolved")])
     publish, tries = run.store.publish, []
 
@@ -142,7 +142,8 @@ async def test_an_end_that_cannot_be_published_is_tried_a_few_times_and_left_to_
     assert isinstance(end, Released)
     assert (end.parked.reason, end.parked.turn, end.parked.released) == ("StoreLost", 1, True)
     assert end.snapshot.exit is not None and end.snapshot.exit.signal == "resolved"
-    assert tries == [0, 0.5, 1.5, 3.5]
+    assert (tries[0], tries[-1]) == (0, 10)
+    assert len(tries) < 10
     run.store.publish = publish  # type: ignore[method-assign]
     assert (await run.finish()).exit.signal == "resolved"
 

@@ -38,6 +38,17 @@ SETTLES = [condition("Settling", since=ago(20))]
         (view(plan=None, obstacle=Obstacle("X", "m", True, ago(55))), 5),
         (view(plan=None, obstacle=Obstacle("X", "m", True, ago(5))), 15),
         (view(attempt_status(), pod=pending_pod(created=ago(10), **PULLING)), 50),
+        (view(attempt_status(), pod=pending_pod(created=ago(70))), 60),
+        (view(attempt_status(), pod=pending_pod(created=ago(570))), 30),
+        (
+            view(
+                attempt_status(),
+                pod=running_pod(),
+                snapshot={"attempt": 1, "parked": parked(released=True)},
+                seen=Seen(exit=ago(10)),
+            ),
+            20,
+        ),
         (view(attempt_status(), pod=running_pod(deletionTimestamp=text(ago(-20)))), 30),
         (
             view(

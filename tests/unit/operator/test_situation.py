@@ -10,7 +10,8 @@ import pytest
 from pilothouse_api.v1alpha1.agentrun import ApprovalDecision, Attempts
 from pilothouse_api.wake import decision_digest
 from pilothouse_operator.attempts import AttemptPlan, BeginAttempt, MakePod, RemovePod, Stay, plan_attempt
-from pilothouse_operator.pods import Failure, read_pod
+from pilothouse_operator.failures import Failure
+from pilothouse_operator.pods import read_pod
 from pilothouse_operator.situation import (
     Blocked,
     Ended,
@@ -391,8 +392,143 @@ def test_a_runner_without_a_sign_of_life_is_ended_after_its_deadline_and_a_grace
 
     assert isinstance(decide(view(silent, pod=old, terms=terms))[1], RemovePod)
     assert decide(moving)[1] == decide(resumed)[1] == decide(paused)[1] == Stay()
-    situation, _ = decide(view(silent, terms=terms))
-    assert isinstance(situation, Lost) and situation.settle == "DeadlineExceeded"
+
+
+def test_a_runner_that_was_ended_for_its_silence_is_followed_by_one_that_settles() -> None:
+    terms = Terms(active_deadline=timedelta(seconds=100), is_journal_durable=True)
+    status = attempt_status(1, "n1")
+
+    def settle_of(**pods: Any) -> str | None:
+        situation, _ = decide(view(status, terms=terms, **pods))
+        assert isinstance(situation, Lost)
+        return situation.settle
+
+    removed = running_pod(created=ago(500), deletionTimestamp=text(ago(20)))
+    ended_at = {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": text(ago(400))}}
+    early = read_pod(raw_pod({"phase": "Failed", **containers(ended_at)}, created=ago(500)))
+
+    assert settle_of(pod=removed) == settle_of(ghost=removed) == "DeadlineExceeded"
+    # Time without a pod is no active time, however long it lasts: the journal of the next attempt counts it.
+    assert settle_of(pod=early) is settle_of(ghost=early) is settle_of() is None
+
+
+def test_an_abort_has_all_of_its_grace_in_an_attempt_that_began_after_it() -> None:
+    started = {"phase": "Running", **containers({"running": {"startedAt": text(ago(10))}})}
+    fresh = read_pod(raw_pod(started, 2))
+    late = read_pod(raw_pod({**started, **containers({"running": {"startedAt": text(ago(31))}})}, 2))
+
+    assert decide(view(attempt_status(2), pod=fresh, seen=Seen(abort=ago(300)), **ABORT)) == (Live(), Stay())
+    assert decide(view(attempt_status(2), pod=late, seen=Seen(abort=ago(300)), **ABORT))[1] == RemovePod(
+        "Abort did not land within 30 s"
+    )
+
+
+BEGAN_BEFORE: dict[str, Any] = {"conditions": [condition("Started")]}
+
+
+def test_an_abort_is_settled_without_the_attempt_that_does_not_start() -> None:
+    stuck = pending_pod(2, created=ago(90), **containers({"waiting": {"reason": "ImagePullBackOff"}}))
+    quota = Obstacle("QuotaExceeded", "m", True, ago(90))
+    status = attempt_status(2, **BEGAN_BEFORE)
+
+    early = decide(view(status, pod=stuck, terms=DURABLE, seen=Seen(abort=ago(20)), **ABORT))
+    removed = decide(view(status, pod=stuck, terms=DURABLE, seen=Seen(abort=ago(31)), **ABORT))
+    situation, plan = decide(view(status, obstacle=quota, terms=DURABLE, seen=Seen(abort=ago(31)), **ABORT))
+
+    assert isinstance(early[0], Starting) and early[1] == Stay()
+    assert removed == (
+        Settling("Removal", "Aborted", removal="the run is aborted, and its pod does not start"),
+        RemovePod("the run is aborted, and its pod does not start"),
+    )
+    assert isinstance(situation, Lost) and "QuotaExceeded" in situation.failure.message
+    assert isinstance(plan, BeginAttempt) and (plan.number, plan.settle, plan.attempts.crashes) == (3, "Aborted", 0)
+
+
+def test_an_abort_while_the_journal_is_away_is_settled_after_its_grace() -> None:
+    snapshot = {"attempt": 1, "parked": parked("JournalLost", released=True)}
+    status = attempt_status(1, "n1")
+
+    _, early = decide(view(status, snapshot=snapshot, terms=DURABLE, seen=Seen(abort=ago(20)), **ABORT))
+    _, late = decide(view(status, snapshot=snapshot, terms=DURABLE, seen=Seen(abort=ago(31)), **ABORT))
+
+    assert isinstance(early, BeginAttempt) and early.settle is None
+    assert isinstance(late, BeginAttempt) and late.settle == "Aborted"
+
+
+def test_a_runner_that_let_go_and_does_not_end_is_ended() -> None:
+    snapshot = {"attempt": 1, "parked": parked("Stopped", released=True)}
+    leaving = view(attempt_status(1, "n1"), pod=running_pod(), snapshot=snapshot, seen=Seen(exit=ago(29)))
+    stuck = view(attempt_status(1, "n1"), pod=running_pod(), snapshot=snapshot, seen=Seen(exit=ago(31)))
+
+    assert decide(leaving)[1] == Stay()
+    assert isinstance(decide(stuck)[1], RemovePod)
+
+
+def test_a_park_whose_pod_ended_well_is_let_go_although_nothing_could_be_published() -> None:
+    snapshot = {"attempt": 1, "parked": parked("ControlLost")}
+
+    situation, plan = decide(view(attempt_status(1, "n1"), pod=ended_pod(0), snapshot=snapshot, terms=DURABLE))
+    crashed, _ = decide(view(attempt_status(1, "n1"), pod=ended_pod(1), snapshot=snapshot, terms=DURABLE))
+
+    assert isinstance(situation, Parked) and situation.is_due
+    assert plan == BeginAttempt(2, Attempts(), is_old_pod_removed=True)
+    assert isinstance(crashed, Lost)
+
+
+def test_containers_that_outlive_the_runner_are_taken_away_with_its_pod() -> None:
+    mesh = {"name": "mesh", "state": {"running": {}}}
+    crashed = {"name": "runner", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    pod = read_pod(raw_pod({"phase": "Running", "containerStatuses": [mesh, crashed]}))
+
+    situation, plan = decide(view(attempt_status(1, "n1"), pod=pod, terms=DURABLE))
+
+    assert isinstance(situation, Lost) and situation.failure.kind == "Crashed"
+    assert isinstance(plan, BeginAttempt) and plan.is_old_pod_removed
+
+
+@pytest.mark.parametrize(
+    ("reason", "want"), [("EvictionByEvictionAPI", "Evicted"), ("DeletionByTaintManager", "Disrupted")]
+)
+def test_a_pod_that_vanished_was_taken_by_whoever_had_said_so(reason: str, want: str) -> None:
+    condition_of_pod = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}
+    status = {"phase": "Running", **containers({"running": {}}), "conditions": [condition_of_pod]}
+    ghost = read_pod(raw_pod(status, metadata={"deletionTimestamp": text(ago(1)), "deletionGracePeriodSeconds": 30}))
+
+    situation, plan = decide(view(attempt_status(1, "n1"), ghost=ghost, terms=DURABLE))
+
+    assert isinstance(situation, Lost) and situation.failure.kind == want
+    assert isinstance(plan, BeginAttempt) and plan.attempts.crashes == 0
+
+
+def test_a_node_that_does_not_answer_is_told_with_who_gave_its_pod_up() -> None:
+    taint = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "NoExecute"}
+    status = {"phase": "Running", **containers({"running": {}}), "conditions": [taint]}
+    silent = read_pod(raw_pod(status, metadata={"deletionTimestamp": text(ago(15)), "deletionGracePeriodSeconds": 30}))
+
+    situation, _ = decide(view(attempt_status(1, "n1"), pod=silent, terms=DURABLE))
+
+    assert isinstance(situation, Lost) and situation.failure.kind == "NodeLost"
+    assert "DeletionByTaintManager: NoExecute" in situation.failure.message
+
+
+def test_a_pod_that_is_silent_about_its_start_needs_a_person_after_a_longer_grace() -> None:
+    creating = containers({"waiting": {"reason": "ContainerCreating"}})
+
+    slow, stuck = (decide(view(attempt_status(), pod=pending_pod(created=ago(s), **creating)))[0] for s in (599, 600))
+
+    assert isinstance(slow, Starting) and not slow.is_stalled
+    assert isinstance(stuck, Starting) and stuck.is_stalled and "kubectl describe pod r1-1" in stuck.message
+
+
+def test_what_never_starts_is_given_up_after_its_attempts() -> None:
+    ended = {"terminated": {"exitCode": 128, "reason": "StartError", "message": "no such file"}}
+    pod = read_pod(raw_pod({"phase": "Failed", **containers(ended)}, 3))
+
+    situation, _ = decide(view(attempt_status(3, attempts={"crashes": 2}), pod=pod))
+
+    assert isinstance(situation, Ended)
+    assert (situation.reason, situation.unknown_effects) == ("MaxAttempts", None)
+    assert "no such file" in situation.message
 
 
 SETTLES = [condition("Settling", reason="Aborted", since=ago(20)), condition("Started")]
@@ -415,6 +551,36 @@ def test_a_settling_attempt_that_dies_leaves_effects_unknown() -> None:
 
     assert isinstance(situation, Ended)
     assert situation.unknown_effects is not None
+    assert "the settling attempt failed: the runner ended with exit code 1" in situation.message
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        {"pod": read_pod(raw_pod({"phase": "Failed", "reason": "Evicted"}, 2))},
+        {"pod": ended_pod(0, 2), "snapshot": {"attempt": 2, "parked": parked("Stopped", released=True)}},
+        {"ghost": running_pod(2)},
+    ],
+    ids=["evicted", "drained", "deleted"],
+)
+def test_a_settling_attempt_that_the_cluster_took_away_is_followed_by_another(taken: dict[str, Any]) -> None:
+    status = attempt_status(2, "n1", conditions=SETTLES, attempts={"crashes": 2})
+
+    situation, plan = decide(view(status, terms=DURABLE, **taken))
+
+    assert isinstance(situation, Lost) and situation.settle == "Aborted"
+    assert isinstance(plan, BeginAttempt) and (plan.number, plan.settle, plan.attempts.crashes) == (3, "Aborted", 2)
+
+
+def test_a_settling_attempt_waits_for_its_retry_time_and_no_longer_than_settling_may_take() -> None:
+    soon = {"crashes": 0, "lastFailure": "PodDeleted: x", "nextRetryTime": text(ago(-9))}
+
+    waits = decide(view(attempt_status(3, conditions=SETTLES, attempts=soon), terms=DURABLE))
+    over = [condition("Settling", reason="Aborted", since=ago(301))]
+    closed, _ = decide(view(attempt_status(3, "n1", conditions=over), ghost=running_pod(3), terms=DURABLE))
+
+    assert waits[1] == Stay(until=NOW + timedelta(seconds=9))
+    assert isinstance(closed, Ended) and closed.unknown_effects is not None
 
 
 # ---------------------------------------------------------------- ends

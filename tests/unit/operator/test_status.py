@@ -74,7 +74,7 @@ BEGUN = attempt_status(1, "n1", conditions=[condition("Started")])
             view(plan=None, obstacle=Obstacle("InputInvalid", "m", False, ago(5))),
             *("Pending", "False", "InputInvalid", "False", "True", {}),
         ),
-        (view(attempt_status(), pod=PULLING), "Pending", "False", "ErrImagePull", "False", "True", {}),
+        (view(attempt_status(), pod=PULLING), "Pending", "False", "ImagePullBackOff", "False", "True", {}),
         (view(BEGUN, pod=ended_pod(1), terms=DURABLE), "Pending", "False", "Starting", "True", "False", {}),
         # Running
         (
@@ -331,3 +331,21 @@ def test_an_answered_directive_is_pending_no_more() -> None:
 def test_a_result_that_is_too_large_is_told_by_its_size() -> None:
     assert bounded_result({"a": "x"}) == {"a": "x"}
     assert bounded_result({"a": "x" * 9000}) == {"bytes": 9009, "limit": 8192, "truncated": True}
+
+
+@pytest.mark.parametrize("service", ["ControlLost", "JournalLost", "StoreLost"])
+def test_a_service_that_is_away_has_a_condition_of_its_own_that_heals(service: str) -> None:
+    park = parked(service, message="Unavailable: no answer within 4 s")
+    away = render(view(BEGUN, pod=running_pod(), snapshot={"attempt": 1, "parked": park}))
+    status = {**BEGUN, "conditions": away["conditions"]}
+    back = render(view(status, pod=running_pod(), snapshot={"attempt": 1}))
+
+    assert (shown(away)[service], reason(away), shown(away)["Reconciling"]) == ("True", service, "True")
+    for kind in (service, "Ready"):
+        assert "Unavailable: no answer within 4 s" in message(away, kind)
+        assert str(park["since"]) in message(away, kind)
+    assert (shown(back)[service], reason(back, service), shown(back)["Ready"]) == ("False", f"Not{service}", "True")
+
+
+def test_a_run_that_never_lost_a_service_has_no_condition_for_it() -> None:
+    assert not shown(render(view(BEGUN, pod=running_pod()))).keys() & {"ControlLost", "JournalLost", "StoreLost"}

@@ -226,6 +226,8 @@ class Parked(StatusModel):
     """Whether it holds no pod."""
     on_timeout: str | None = None
     """Paused: Release or Abort, what happens at `wake`."""
+    message: str | None = None
+    """Of a service that is away: what it, or the way to it, last said."""
 
 
 class StepReport(StatusModel):

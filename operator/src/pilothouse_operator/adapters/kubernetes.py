@@ -124,12 +124,13 @@ class KubernetesClient:
         label_selector: str = "",
         metadata_only: bool = False,
         limit: int = PAGE_SIZE,
+        field_selector: str = "",
     ) -> AsyncIterator[list[Raw]]:
         """Yield the objects page by page; raises Gone when the listing took too long for the server's history."""
         accept = "application/json"
         if metadata_only:
             accept = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{accept}"
-        query = {"limit": str(limit), "labelSelector": label_selector}
+        query = {"limit": str(limit), "labelSelector": label_selector, "fieldSelector": field_selector}
         while True:
             page = await self._request("GET", _path(resource, namespace), query=query, headers={"Accept": accept})
             # Items of a list carry neither kind nor apiVersion; an empty list of metadata is null.

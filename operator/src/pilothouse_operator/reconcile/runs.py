@@ -13,14 +13,24 @@ from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, AgentRunStatus, Snaps
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_operator.adapters.kubernetes import (
     AGENTRUNS,
+    EVENTS,
     PODS,
     AlreadyExists,
     Forbidden,
     Invalid,
     NotFound,
     Raw,
+    Unavailable,
 )
-from pilothouse_operator.attempts import AttemptPlan, BeginAttempt, MakePod, RemovePod, Stay, plan_attempt
+from pilothouse_operator.attempts import (
+    DISRUPTION_BACKOFF,
+    AttemptPlan,
+    BeginAttempt,
+    MakePod,
+    RemovePod,
+    Stay,
+    plan_attempt,
+)
 from pilothouse_operator.cache import Key, parent_key, workflow_of
 from pilothouse_operator.children import after_children
 from pilothouse_operator.conditions import is_true
@@ -34,7 +44,13 @@ from pilothouse_operator.reconcile.children import Children, find_lineage
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, explain, gather_references
 from pilothouse_operator.routing import SETTLED
-from pilothouse_operator.situation import Ended, Obstacle, RunView, Seen, Situation, Terms, classify
+from pilothouse_operator.situation import START_GRACE, Ended, Obstacle, RunView, Seen, Situation, Terms, classify
+from pilothouse_operator.start_problems import (
+    WEBHOOK_UNAVAILABLE,
+    StartProblem,
+    explain_refusal,
+    problem_of_events,
+)
 from pilothouse_operator.status import operator_part, pending_directives, render_status
 from pilothouse_operator.workloads import build_pod
 
@@ -58,6 +74,15 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """How often the pod of an attempt was made, none of which began, and when it may be made again."""
+
+    attempt: int
+    times: int
+    again: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What this process remembers of a run, because no object says it."""
 
@@ -65,6 +90,7 @@ class Memory:
     seen: Seen = field(default_factory=Seen)
     generation: int = 0
     refusal: Refusal | None = None
+    made: Made | None = None
 
 
 class RunReconciler:
@@ -111,6 +137,8 @@ class RunReconciler:
         now = self._desk.now()
         snapshot = read_snapshot(run)
         pod, ghost = self._find_pod(run)
+        if pod is not None and is_silent(pod, now):
+            pod = replace(pod, problem=await self._ask_events(run, pod))
         view = RunView(run, now, snapshot, pod, ghost, run.status.plan, children=tuple(run.status.children))
         view = replace(view, seen=self._look(view))
         if view.wants_abort and not view.has_begun:
@@ -130,6 +158,12 @@ class RunReconciler:
         pod, ghost = (read_pod(raw) if raw is not None else None for raw in (cache.get(key), cache.ghost(key)))
         own = [one if one is not None and one.owner_uid == run.metadata.uid else None for one in (pod, ghost)]
         return own[0], own[1]
+
+    async def _ask_events(self, run: AgentRun, pod: PodView) -> StartProblem | None:
+        """Return what the events of a pod say that gives no reason itself for not starting."""
+        selector = f"involvedObject.uid={pod.uid},type=Warning"
+        pages = self._desk.client.list_pages(EVENTS, run.metadata.namespace, field_selector=selector)
+        return problem_of_events([event async for page in pages for event in page])
 
     async def _find_plan(self, raw: Raw, run: AgentRun) -> StoredPlan | NoPlan | NotResolved:
         namespace, uid = run.metadata.namespace or "", run.metadata.uid or ""
@@ -168,7 +202,7 @@ class RunReconciler:
         seen = Seen(
             abort=(before.abort or view.now) if view.wants_abort else None,
             directive=(before.directive or view.now) if pending_directives(view) else None,
-            exit=(before.exit or view.now) if view.snapshot and view.snapshot.exit else None,
+            exit=(before.exit or view.now) if is_leaving(view) else None,
         )
         self._memory[_key_of(view.run)] = replace(memory, seen=seen, generation=generation)
         return seen
@@ -202,6 +236,8 @@ class RunReconciler:
             return view.pod is None
         self._desk.cache.apply(raw)
         pod = read_pod(raw)
+        if view.pod is not None:
+            pod = replace(pod, problem=view.pod.problem)  # events may have said it
         return (pod if pod.owner_uid == view.run.metadata.uid else None) == view.pod
 
     async def _report(self, key: Key, raw: Raw, view: RunView, situation: Situation, plan: AttemptPlan) -> Raw | None:
@@ -267,29 +303,36 @@ class RunReconciler:
             return RECHECK_SECONDS
         if memory.refusal is not None and view.now < memory.refusal.retry:
             return (memory.refusal.retry - view.now).total_seconds()
+        if memory.made is not None and memory.made.attempt == plan.number and view.now < memory.made.again:
+            return (memory.made.again - view.now).total_seconds()
         body = build_pod(stored.plan, stored.report, plan.number, plan.settle, self._pods)
         try:
             raw = await self._desk.client.create(PODS, view.run.metadata.namespace or "", body)
         except AlreadyExists:
-            return await self._adopt(view, body["metadata"]["name"])
-        except (Forbidden, Invalid) as error:
-            return self._refuse(view, _obstacle_of(error, view.now))
-        self._accept(view)
+            return await self._adopt(view, plan.number, body["metadata"]["name"])
+        except (Forbidden, Invalid, Unavailable) as error:
+            reason, message, is_waiting = explain_refusal(str(error))
+            if isinstance(error, Unavailable) and reason != WEBHOOK_UNAVAILABLE:
+                raise
+            return self._refuse(view, Obstacle(reason, message, is_waiting, view.now))
+        self._accept(view, plan.number)
         self._desk.cache.apply(raw)
         return AT_ONCE
 
-    async def _adopt(self, view: RunView, name: str) -> float | None:
+    async def _adopt(self, view: RunView, attempt: int, name: str) -> float | None:
         """A pod of that name exists: it is ours only where it has our owner."""
         raw = await self._desk.client.get(PODS, view.run.metadata.namespace or "", name)
         if read_pod(raw).owner_uid != view.run.metadata.uid:
             message = f"pod {name} belongs to another object: delete it, or wait until its owner is cleaned up"
             return self._refuse(view, Obstacle("PodNameTaken", message, True, view.now))
-        self._accept(view)
+        self._accept(view, attempt)
         self._desk.cache.apply(raw)
         return AT_ONCE
 
-    def _accept(self, view: RunView) -> None:
-        self._memory[_key_of(view.run)] = replace(self._recall(view.run), refusal=None)
+    def _accept(self, view: RunView, attempt: int) -> None:
+        memory = self._recall(view.run)
+        made = _made_again(memory.made, attempt, view.now)
+        self._memory[_key_of(view.run)] = replace(memory, refusal=None, made=made)
 
     def _refuse(self, view: RunView, obstacle: Obstacle) -> float:
         memory = self._recall(view.run)
@@ -348,13 +391,26 @@ def _created(run: AgentRun) -> datetime | None:
     return datetime.fromisoformat(run.metadata.creation_timestamp) if run.metadata.creation_timestamp else None
 
 
-def _obstacle_of(error: Forbidden | Invalid, now: datetime) -> Obstacle:
-    text = str(error)
-    if "exceeded quota" in text:
-        return Obstacle("QuotaExceeded", text, True, now)
-    if "service account" in text and "not found" in text:
-        return Obstacle("ServiceAccountNotFound", f"{text}; install the chart's runner account there", True, now)
-    return Obstacle("PodRefused", text, False, now)
+def is_silent(pod: PodView, now: datetime) -> bool:
+    """Tell whether a pod should have started by now and says nothing about why it does not."""
+    is_waiting = pod.phase == "Pending" and not pod.has_started and pod.failure is None
+    return is_waiting and pod.problem is None and now - pod.created >= START_GRACE
+
+
+def is_leaving(view: RunView) -> bool:
+    """Tell whether the runner has said that it ends: with the run's exit, or letting go of the run."""
+    snapshot = view.snapshot
+    if snapshot is None:
+        return False
+    is_released = snapshot.parked is not None and snapshot.parked.released and snapshot.attempt == view.attempt
+    return snapshot.exit is not None or is_released
+
+
+def _made_again(made: Made | None, attempt: int, now: datetime) -> Made:
+    """Return the memory of one more pod: somebody who deletes each before it begins is not raced."""
+    times = made.times + 1 if made is not None and made.attempt == attempt else 1
+    pause = timedelta(0) if times == 1 else min(DISRUPTION_BACKOFF * 2.0 ** min(times - 2, 8), LONGEST_REFUSAL)
+    return Made(attempt, times, now + pause)
 
 
 def _seconds_until(view: RunView, situation: Situation, until: datetime | None) -> float | None:

@@ -12,7 +12,8 @@ class MemoryJournal:
     """Keeps a run's facts for as long as the process lives; two attempts in one process may share it.
 
     Entries are kept encoded, so that what cannot be journaled fails here as it does elsewhere, and nobody can change
-    a fact afterwards. `fail_next` makes the next appends fail with the given errors, before anything is written.
+    a fact afterwards. `fail_next` makes the next appends fail with the given errors, before anything is written;
+    `outage`, while it is set, fails reads and appends.
     """
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -20,13 +21,18 @@ class MemoryJournal:
         self._lines: list[str] = []
         self._newest_attempt = 0
         self._failures: list[Exception] = []
+        self.outage: JournalUnavailable | None = None
 
     async def read(self) -> Sequence[RawEntry]:
-        """Return all entries, oldest first."""
+        """Return all entries, oldest first; raises `outage`."""
+        if self.outage is not None:
+            raise self.outage
         return [json.loads(line) for line in self._lines]
 
     async def append(self, attempt: int, expected_seq: int, entries: Sequence[RawEntry]) -> None:
-        """Add entries; raises Fenced, or what `fail_next` asked for."""
+        """Add entries; raises Fenced, or what `fail_next` or `outage` asked for."""
+        if self.outage is not None:
+            raise self.outage
         if self._failures:
             raise self._failures.pop(0)
         if attempt < self._newest_attempt:
