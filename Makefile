@@ -110,6 +110,12 @@ test-e2e: .venv/.dev ## On a real node, installed by Helm (PILOTHOUSE_KUBECONFIG
 	@hack/cluster/build node
 	@$(PYTEST) tests/e2e
 
+.PHONY: chaos
+chaos: .venv/.dev ## Kill everything at random: is anything lost or done twice? (LEVEL=plane|node KILLS=500 SEED=… ONLY=run)
+	@hack/cluster/install-deps
+	@hack/cluster/build $(if $(filter plane,$(LEVEL)),control-plane,node)
+	@KILLS='$(KILLS)' SEED='$(SEED)' ONLY='$(ONLY)' hack/chaos $(or $(LEVEL),all)
+
 .PHONY: mutate
 mutate: .venv/.dev ## Change the engine's decisions one at a time: does a test notice? (MODULES="account batch")
 	@$(BIN)/python hack/mutation/mutate.py $(MODULES)
