@@ -518,11 +518,18 @@ class Driver:
         parked = parked_report(park, is_released=True)
         return Released(parked, snapshot or build_snapshot(self._catalog, self._state, self._inputs))
 
+    async def _look(self) -> StoreFailure | None:
+        """Read the object where nobody has yet: what stands there is never overwritten unread."""
+        if self._inputs.published_length is not None or self._state.ended is not None:
+            return None
+        await self._read_control(0.0)
+        return self._inputs.failure
+
     async def _publish_surely(self) -> Snapshot | None:
         """Publish until it is stored; once the host has asked to let go, only for a while."""
         wait, is_told = FIRST_RETRY_SECONDS, False
         while True:
-            failure = await self._publisher.publish()
+            failure = await self._look() or await self._publisher.publish()
             self._check_lost()
             if failure is None:
                 return self._publisher.published

@@ -128,6 +128,26 @@ async def test_a_release_before_anything_began() -> None:
     assert (await run.finish()).exit.signal == "resolved"
 
 
+@pytest.mark.parametrize("failures", [0, 2])
+async def test_a_release_before_the_object_was_read_is_published(failures: int) -> None:
+    """Else the pod has ended with neither exit nor park, and counts as a crash."""
+    run = scenario([answer("resolved")])
+    read = run.journal.read
+
+    async def stop_and_read() -> Any:
+        run.stop.release()
+        return await read()
+
+    run.journal.read = stop_and_read  # type: ignore[method-assign]
+    run.store.failures = [StoreFailure("Unavailable", "503")] * failures
+    await run.release()
+    assert run.snapshot.parked is not None
+    assert (run.snapshot.attempt, run.snapshot.parked.reason, run.snapshot.parked.released) == (1, "Stopped", True)
+    run.journal.read = read  # type: ignore[method-assign]
+    assert run.snapshot.journal_length == len(await run.facts())
+    assert (await run.finish()).exit.signal == "resolved"
+
+
 async def test_a_release_while_the_store_is_away_ends_all_the_same() -> None:
     async def cut(request: Any) -> Any:
         run.store.outage = StoreFailure("Unavailable", "503")
