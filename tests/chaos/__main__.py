@@ -45,13 +45,22 @@ def main() -> int:
     parser.add_argument("--only", type=int, default=None, help="play this run alone")
     parser.add_argument("--brisk", action="store_true", help="nothing that takes long")
     parser.add_argument("--folder", type=Path, default=None, help="where logs and stories go")
+    parser.add_argument("--files", action="store_true", help="journals in files and not in Redis")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else secrets.randbelow(1_000_000)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="pilothouse-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         parser.error(f"{folder} is not empty: journals of other runs would be in the way")
-    show = Show(seed, given.kills, given.width, level=given.level, only=given.only, is_brisk=given.brisk)
+    show = Show(
+        seed,
+        given.kills,
+        given.width,
+        level=given.level,
+        only=given.only,
+        is_on_files=given.files,
+        is_brisk=given.brisk,
+    )
     say(f"seed {seed}, {show.kills} kills, everything is in {folder}")
     began = time.monotonic()
     result = asyncio.run((play_plane if given.level == "plane" else play_node)(show, folder))

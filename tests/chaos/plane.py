@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -15,17 +16,20 @@ from typing import Any
 
 import yaml
 
-from chaos.journals import FileShelf
+from chaos.journals import FileShelf, RedisShelf, Shelf
 from chaos.kubelet import Kubelet
 from chaos.nursery import Nursery
 from chaos.person import Person
 from chaos.play import Play, Say, Show
-from chaos.services import SHORT_LEASE, ControlPlane, Operators, ToolServer, Trouble
+from chaos.services import SHORT_LEASE, ControlPlane, Operators, Redis, ToolServer, Trouble
 from chaos.witness import Witness
 from integration.operator.stage import ROOT, SYSTEM, make_namespace, prepare_cluster
 from pilothouse_operator.adapters.connection import Connection, find_credentials
 from pilothouse_operator.adapters.kubernetes import KubernetesClient
 from support.cluster import NODE_IP, LocalCluster
+from support.redis_server import RedisServer
+
+REDIS_PORT = 16379
 
 
 @asynccontextmanager
@@ -40,6 +44,8 @@ async def open_plane(show: Show, cluster: LocalCluster, folder: Path, say: Say) 
     grant_runner_rights(cluster, namespace)
     journals = folder / "journals"
     journals.mkdir()
+    redis = RedisServer(journals, "--port", str(REDIS_PORT), "--bind", NODE_IP, "--protected-mode", "no")
+    await asyncio.to_thread(redis.start)
     tools = ToolServer(folder / "tools.jsonl", NODE_IP)
     await tools.start()
     dice = random.Random(f"{show.seed}/services")
@@ -50,7 +56,7 @@ async def open_plane(show: Show, cluster: LocalCluster, folder: Path, say: Say) 
         "HTTP_PORT": "0",
         "HTTP_HOST": "127.0.0.1",
         "WORKERS": "4",
-        "JOURNAL_CLAIM": "journals",
+        **({"JOURNAL_CLAIM": "journals"} if show.is_on_files else {"REDIS_URL": f"redis://{NODE_IP}:{REDIS_PORT}"}),
         "ABORT_GRACE_SECONDS": "5",
         "TERMINATION_GRACE_SECONDS": "10",
         "FINISHED_POD_SECONDS": "2",
@@ -65,7 +71,7 @@ async def open_plane(show: Show, cluster: LocalCluster, folder: Path, say: Say) 
     for nursery in nurseries:
         await nursery.open()
     operators = Operators(api, nurseries[0], environment, namespace, folder, dice, cluster)
-    shelf = FileShelf(journals)
+    shelf: Shelf = FileShelf(journals) if show.is_on_files else RedisShelf(NODE_IP, REDIS_PORT, namespace)
     plane: Play
 
     kubelet = Kubelet(
@@ -74,7 +80,9 @@ async def open_plane(show: Show, cluster: LocalCluster, folder: Path, say: Say) 
     )
     witness = Witness(lambda run: [one.name for one in kubelet.alive(run) if not one.is_gone])
     person = Person(api, namespace, witness, show.seed)
-    trouble = Trouble(dice, blows_to_services(operators, ControlPlane(cluster), dice, show), show.pause)
+    trouble = Trouble(
+        dice, blows_to_services(operators, ControlPlane(cluster), Redis(redis, dice), dice, show), show.pause
+    )
     plane = Play(
         *(show, connection, api, namespace, folder, shelf, tools, operators, kubelet, witness, person, trouble, say)
     )
@@ -83,12 +91,13 @@ async def open_plane(show: Show, cluster: LocalCluster, folder: Path, say: Say) 
     finally:
         for nursery in nurseries:
             await nursery.close()
+        redis.close()
         await tools.stop()
         await connection.close()
 
 
 def blows_to_services(
-    operators: Operators, control_plane: ControlPlane, dice: random.Random, show: Show
+    operators: Operators, control_plane: ControlPlane, redis: Redis, dice: random.Random, show: Show
 ) -> list[tuple[str, Callable[[], Any]]]:
     blows: list[tuple[str, Callable[[], Any]]] = [
         ("operator", lambda: operators.strike(SIGKILL, is_leader=True)),
@@ -97,7 +106,10 @@ def blows_to_services(
         ("standby", lambda: operators.strike(SIGKILL, is_leader=False)),
         ("apiserver", lambda: control_plane.crash()),
     ]
+    if not show.is_on_files:
+        blows += [("redis", redis.crash)] * 4
     if not show.is_brisk:
+        blows += [("redis-frozen", redis.freeze)] * (not show.is_on_files)
         blows += [
             ("operator-frozen", operators.freeze),
             ("apiserver", lambda: control_plane.crash()),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ import aiohttp
 import yaml
 
 from chaos.evidence import Evidence, Mark, Process
-from chaos.journals import Shelf, prefix_digest
+from chaos.journals import Shelf, ShelfAway, prefix_digest
 from chaos.kubelet import Container
 from chaos.mirror import Mirror
 from chaos.person import Person
@@ -23,6 +23,7 @@ from chaos.plans import RunPlan, Strike, plan_run
 from chaos.services import ToolServer, Trouble
 from chaos.verdict import judge
 from chaos.witness import Witness
+from pilothouse_engine.ports import RawEntry
 from pilothouse_operator.adapters.connection import Connection
 from pilothouse_operator.adapters.kubernetes import (
     AGENTRUNS,
@@ -86,6 +87,8 @@ class Show:
     level: str = "plane"
     only: int | None = None
     """The number of the one run that is played."""
+    is_on_files: bool = False
+    """Whether journals lie in files and not in Redis."""
     is_brisk: bool = False
     """Nothing that takes long, for `make test`."""
     pause: tuple[float, float] = (5.0, 18.0)
@@ -202,7 +205,7 @@ class Play:
             attending.cancel()
             await asyncio.gather(attending, return_exceptions=True)
         await self._wait_no_process(plan)
-        self._judge(plan)
+        await self._judge(plan)
 
     async def _create(self, resource: Any, body: Raw) -> None:
         while True:
@@ -256,19 +259,28 @@ class Play:
 
     def next_strike(self, run: str) -> Strike | None:
         uid = self.witness.newest[run]["metadata"]["uid"] if run in self.witness.newest else ""
-        if uid:
-            entries = self.shelf.read(uid)
+        try:
+            entries = self.shelf.read(uid) if uid else ()
             self.marks.setdefault(run, []).append(Mark(len(entries), prefix_digest(entries, len(entries))))
+        except ShelfAway:
+            pass  # one look less at a journal that will be looked at again
         strikes = self.strikes.get(run)
         return strikes.pop(0) if strikes and not self.is_calm else None
 
-    def evidence(self, plan: RunPlan) -> Evidence:
+    async def _read_journal(self, plan: RunPlan) -> Sequence[RawEntry]:
         uid = self.witness.newest[plan.name]["metadata"]["uid"]
+        while True:
+            try:
+                return self.shelf.read(uid)
+            except ShelfAway:
+                await asyncio.sleep(0.2)
+
+    async def evidence(self, plan: RunPlan) -> Evidence:
         lines = [json.loads(line) for line in self.tools.log_path.read_text().splitlines()]
         containers = [one for one in self.hand.containers.values() if one.run == plan.name]
         return Evidence(
             plan.name,
-            self.shelf.read(uid),
+            await self._read_journal(plan),
             self.witness.sights[plan.name],
             [line for line in lines if line["run"] == plan.name],
             [
@@ -284,8 +296,8 @@ class Play:
             plan.tools,
         )
 
-    def _judge(self, plan: RunPlan) -> None:
-        seen = self.evidence(plan)
+    async def _judge(self, plan: RunPlan) -> None:
+        seen = await self.evidence(plan)
         found = judge(seen)
         self.result.executions += sum(line["what"] == "executed" for line in seen.done)
         final = seen.final

@@ -15,6 +15,7 @@ from typing import Any
 from chaos.nursery import Child, Nursery
 from pilothouse_operator.adapters.kubernetes import LEASES, ApiError, KubernetesClient
 from support.cluster import LocalCluster
+from support.redis_server import RedisServer
 
 SYSTEM = "pilothouse-system"
 LEASE_SECONDS = 5.0
@@ -122,6 +123,24 @@ class ControlPlane:
 
     def _pid(self, component: str) -> int:
         return int((self.cluster.state / "run" / f"{component}.pid").read_text())
+
+
+@dataclass
+class Redis:
+    """The Redis of the journals, on the data that its predecessors left."""
+
+    server: RedisServer
+    dice: random.Random
+
+    async def crash(self) -> None:
+        self.server.kill()
+        await asyncio.sleep(self.dice.choice([0.0, 0.2, 2.0]))
+        await asyncio.to_thread(self.server.start)
+
+    async def freeze(self) -> None:
+        self.server.freeze()
+        await asyncio.sleep(self.dice.uniform(0.3, 7.0))
+        self.server.thaw()
 
 
 @dataclass

@@ -284,7 +284,7 @@ def processes_end_well(seen: Evidence) -> Iterator[str]:
                 yield f"attempt {process.attempt}: {line}"
         is_killed = process.code is not None and process.code < 0
         allowed = (0, 3) if not is_killed else (process.code,)
-        if is_killed and not process.blow and process.code == -9:
+        if process.code == -9 and not process.blow:
             yield f"attempt {process.attempt} did not end within its grace"
         if process.code is not None and process.code not in allowed:
             yield f"attempt {process.attempt} ended with {process.code}: {process.lines[-1] if process.lines else ''}"

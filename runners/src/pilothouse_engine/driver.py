@@ -164,7 +164,12 @@ class Driver:
                 self._check_lost()
                 self._inputs.now = self._now()
                 self._inputs.is_stopping = self._stop.is_asked
-                end = await self._perform()
+                try:
+                    end = await self._perform()
+                except Fenced:
+                    if not await self._reopen():
+                        raise
+                    continue
                 if end is not None:
                     return end
                 if self._has_sessions:
@@ -201,6 +206,17 @@ class Driver:
         self._flushed = self._inputs.opened_length = len(entries)
         if self._state.plan is not None and self._state.plan != self._inputs.plan_digest:
             raise ValueError(f"the journal is of the plan {self._state.plan}, this is {self._inputs.plan_digest}")
+
+    async def _reopen(self) -> bool:
+        """Begin again where an older attempt has written between this one's reading and its first append.
+
+        It was not fenced until then, and must not end the attempt that fences it. False: a newer one has written.
+        """
+        if self._flushed > self._inputs.opened_length:
+            return False
+        self._buffer, self._must_flush, self._is_urgent = [], False, False
+        await self._open()
+        return self._state.attempt < self._attempt.number
 
     async def _perform(self) -> AttemptEnd | None:
         action = next_action(self._catalog, self._state, self._inputs)

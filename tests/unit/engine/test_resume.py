@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pilothouse_api.digests import text_digest
 from pilothouse_engine.facts import (
     AttemptStarted,
     CallFinished,
@@ -16,6 +17,7 @@ from pilothouse_engine.facts import (
     ParkBegan,
     ParkEnded,
     RunEnded,
+    RunStarted,
     decode_all,
     encode,
 )
@@ -407,6 +409,29 @@ async def test_an_older_attempt_is_fenced_out() -> None:
     run = scenario([usurp])
     assert (await run.lose()).reason == "Fenced"
     assert run.store.snapshots == [] or run.snapshot.exit is None
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+async def test_an_attempt_is_not_ended_by_an_older_one_that_wrote_before_it_was_fenced(writes: int) -> None:
+    """A process that slept while its pod was declared gone wakes, and writes once more."""
+    run = scenario([answer("resolved")])
+    plan = text_digest(run.plan.encode())
+    await run.journal.append(1, 0, [encode(RunStarted(0.0, plan)), encode(AttemptStarted(0.0, 1))])
+    read, late = run.journal.read, list(range(writes))
+
+    async def read_and_be_late() -> Sequence[RawEntry]:
+        entries = await read()
+        if late:
+            late.pop()
+            await run.journal.append(1, len(entries), [encode(ParkBegan(0.0, "ControlLost", 0))])
+            await run.journal.append(1, len(entries) + 1, [encode(ParkEnded(0.0, "ControlLost"))])
+        return entries
+
+    run.journal.read = read_and_be_late  # type: ignore[method-assign]
+    assert (await run.finish(number=2)).exit.signal == "resolved"
+    facts = await run.facts()
+    assert [fact.attempt for fact in facts if isinstance(fact, AttemptStarted)] == [1, 2]
+    assert run.snapshot.journal_length == len(facts)
 
 
 async def test_a_snapshot_that_is_fenced_stops_the_attempt() -> None:
