@@ -96,7 +96,7 @@ verify: .venv/.dev ## Regenerate in a copy and compare
 .PHONY: test-unit
 test-unit: .venv/.dev ## Pure functions, ports, command line
 	@hack/cluster/install-deps redis
-	@$(PYTEST) tests/unit tests/contract tests/golden -n 2 --dist loadfile
+	@$(PYTEST) tests/unit tests/contract tests/golden tests/faults -n 2 --dist loadfile
 
 .PHONY: test-integration
 test-integration: .venv/.dev ## On a real control plane
@@ -115,6 +115,10 @@ chaos: .venv/.dev ## Kill everything at random: is anything lost or done twice? 
 	@hack/cluster/install-deps
 	@hack/cluster/build $(if $(filter plane,$(LEVEL)),control-plane,node)
 	@KILLS='$(KILLS)' SEED='$(SEED)' ONLY='$(ONLY)' hack/chaos $(or $(LEVEL),all)
+
+.PHONY: faults
+faults: .venv/.dev ## Stop the runner at each point between two facts (SEED=5 ONLY=resume AT="resume/x 12:kill,40:late")
+	@PYTHONPATH=tests $(BIN)/python -m faults.campaign $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(AT)
 
 .PHONY: mutate
 mutate: .venv/.dev ## Change the engine's decisions one at a time: does a test notice? (MODULES="account batch")

@@ -10,6 +10,7 @@
     http: [{status: 200, json: {...}}, {failure: Timeout, sent: true}]     the same for HTTP
     mcp: {crm: {tools: [{name: search}], calls: {search: [{text: found}, {failure: Timeout}]}}}
     objects: [{kind: ConfigMap, ...}]   objects of the cluster, in the run's namespace; `forbidden`: names of others
+    secrets: {shop/token: text}         keys of Secrets
     events:                 what people and the world do, and when
     - when: {turn: 2}       while the model is asked at turn 2
       control: {mode: Abort}
@@ -110,6 +111,7 @@ class Script(_Node):
     mcp: dict[str, McpScript] = {}
     objects: list[dict[str, Any]] = []
     forbidden: list[str] = []
+    secrets: dict[str, str] = {}
     events: list[Event] = []
     durable: bool = True
     settings: dict[str, float] = {}

@@ -186,7 +186,7 @@ class Stage:
             model=_Model(self),
             http=_Http(self),
             functions=_Functions(self),
-            secrets=DictSecrets(),
+            secrets=DictSecrets(self.script.secrets),
             mcp=_Mcp(self),
             resources=_Cluster(self),
             journal=self.journal,
@@ -218,8 +218,22 @@ class Stage:
                 self._schedule(number, event.after)
             else:
                 self._do(number, event)
+        await self.stop_if_killed()
+
+    async def stop_if_killed(self) -> None:
+        """Never return to a process that is dead."""
         if self.is_killed:
             await asyncio.Event().wait()
+
+    def kill(self) -> None:
+        """End the process of the attempt, as it stands."""
+        if self.task is not None:
+            self.is_killed = True
+            self.task.cancel()
+
+    def ordinal(self, moment: str) -> int:
+        """Return which of its answers a fake gives now: as many as moments of this name were before."""
+        return self.happened[moment]
 
     def _schedule(self, number: int, seconds: float) -> None:
         async def wait() -> None:
@@ -257,9 +271,8 @@ class Stage:
             self.clock.advance(event.passes)
         if event.stop:
             self.stop.release()
-        if event.kill and self.task is not None:
-            self.is_killed = True
-            self.task.cancel()
+        if event.kill:
+            self.kill()
 
     def _report_on_children(self, report: dict[str, Any]) -> None:
         """Report on each child that was asked for and not reported on, as the operator would."""
@@ -364,7 +377,7 @@ class _Functions:
     async def run(self, request: FunctionRequest) -> FunctionReply | FunctionFailure:
         stage, name = self._stage, request.callable.split(":")[1]
         stage.tell("function", request)
-        given = _nth(stage.script.functions.get(name, [{"output": {"done": True}}]), stage.happened[f"call {name}"])
+        given = _nth(stage.script.functions.get(name, [{"output": {"done": True}}]), stage.ordinal(f"call {name}"))
         await stage.happen(f"call {name}")
         if given.get("hangs"):
             await asyncio.Event().wait()
@@ -385,7 +398,7 @@ class _Http:
     async def send(self, request: HttpRequest) -> HttpResponse | HttpFailure:
         stage = self._stage
         stage.tell("http", request)
-        given = _nth(stage.script.http, stage.happened["http"])
+        given = _nth(stage.script.http, stage.ordinal("http"))
         await stage.happen("http")
         await stage.clock.sleep(given.get("seconds", 0))
         if "failure" in given:
@@ -424,7 +437,7 @@ class _Mcp:
     ) -> McpResult | McpFailure:
         stage = self._stage
         stage.tell("mcp", (server.name, tool, dict(arguments)), idempotency_key)
-        given = _nth(stage.script.mcp[server.name].calls[tool], stage.happened[f"call {tool}"])
+        given = _nth(stage.script.mcp[server.name].calls[tool], stage.ordinal(f"call {tool}"))
         await stage.happen(f"call {tool}")
         if "failure" in given:
             said = f"MCP server {server.name}: {given['failure']}"

@@ -2,7 +2,8 @@
 
 Facts are applied to the state as soon as they are known and flushed to the journal before anything is acted on, and
 before anything is awaited that a crash could make them lost in; only the result of a call that changes nothing may
-wait for the next append. So what is acted on is always journaled, and facts that belong together are one append.
+wait for the next append. So what is acted on or shown is always journaled, and facts that belong together are one
+append.
 """
 
 import asyncio
@@ -59,6 +60,7 @@ from pilothouse_engine.parks import iso, lost_park, parked_report
 from pilothouse_engine.ports import (
     Directives,
     Fenced,
+    Frame,
     JournalUnavailable,
     ModelFailure,
     ModelReply,
@@ -127,6 +129,7 @@ class Driver:
         self._plan = catalog.plan
         self._state = RunState()
         self._buffer: list[RawEntry] = []
+        self._frames: list[Frame] = []
         self._flushed = 0
         # Wall time that only grows: a clock that is set back must not make a fact older than the one before.
         self._epoch = ports.clock.now().timestamp() - ports.clock.monotonic()
@@ -262,8 +265,7 @@ class Driver:
             self._buffer.append(encode(fact))
             if self._watch is not None:
                 self._watch.observe(state, fact)
-            for frame in advance(state, fact):
-                self._ports.frames.emit(frame)
+            self._frames += advance(state, fact)
             kind = type(fact)
             self._must_flush = self._must_flush or not self._may_be_forgotten(fact)
             if kind in URGENT:
@@ -291,10 +293,15 @@ class Driver:
         entries, self._buffer = self._buffer, []
         await self._until_available(lambda: self._ports.journal.append(self._attempt.number, self._flushed, entries))
         self._flushed += len(entries)
+        frames, self._frames = self._frames, []
+        for frame in frames:  # nobody is shown what a crash could still undo
+            self._ports.frames.emit(frame)
         if self._watch is not None:
             self._watch.journaled()
         if self._journal_lost is not None:
             since, self._journal_lost = self._journal_lost.at, None
+            if self._state.ended is not None:  # nothing follows the end
+                return
             self._commit((ParkEnded(self._now(), "JournalLost", since),))
             await self._flush()
 

@@ -56,7 +56,7 @@ def build_snapshot(catalog: Catalog, state: RunState, inputs: Inputs) -> Snapsho
         "step": step or _upcoming_step(catalog, state),
         "visit": state.visits,
         "turn": state.turn,
-        "iteration": _iteration(state),
+        "iteration": state.iteration,
         "steps": [_step_report(state, report) for report in state.reports[-MAX_STEPS:]],
         "tokens": _tokens(state, limits),
         "cost": _cost(state, limits),
@@ -123,13 +123,6 @@ def _upcoming_step(catalog: Catalog, state: RunState) -> str | None:
         return catalog.first_step()
     target = route(catalog, state.last_step_id, state.last_step.signal)
     return target.step if isinstance(target, Next) else state.last_step_id
-
-
-def _iteration(state: RunState) -> int:
-    visit = state.visit
-    if visit is None:
-        return state.reports[-1].iterations if state.reports else 0
-    return visit.model.iteration if visit.model is not None else visit.replies
 
 
 def _step_report(state: RunState, report: Report) -> StepReport:

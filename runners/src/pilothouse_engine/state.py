@@ -266,6 +266,8 @@ class RunState:
     tick: int = 0
     turn: int = 0
     is_turn_open: bool = False
+    iteration: int = 0
+    """The model call of the newest visit that was begun last; a crash or a failure in it does not take it back."""
     visits: int = 0
     visit: Visit | None = None
     last_step: StepFinished | None = None
@@ -379,7 +381,7 @@ def _forfeit(state: RunState, visit: Visit) -> None:
 
 
 def _step_entered(state: RunState, fact: StepEntered) -> None:
-    state.visits = fact.visit
+    state.visits, state.iteration = fact.visit, 0
     state.visit = Visit(fact.step, fact.visit, fact.kind, fact.at)
     state.reports.append(Report(fact.step, fact.visit, fact.kind, fact.at))
     if fact.turn:
@@ -531,6 +533,7 @@ def _tool_surface(state: RunState, fact: ToolSurface) -> None:
 def _model_started(state: RunState, fact: ModelStarted) -> None:
     visit = _visit(state)
     _open_turn(state, fact.turn)
+    state.iteration = fact.iteration
     hold = Hold(fact.hold_input, fact.hold_output, fact.hold_cost)
     state.account.take(hold)
     visit.account.take(hold)

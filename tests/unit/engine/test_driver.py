@@ -15,6 +15,7 @@ from pilothouse_engine.facts import (
     ModelStarted,
     ParkEnded,
     ReplyReceived,
+    RunEnded,
     RunStarted,
     SteerAnswered,
     encode,
@@ -97,6 +98,13 @@ async def test_a_park_for_the_journal_is_published_with_what_the_journal_holds()
         assert (snapshot.parked.reason, snapshot.parked.released, snapshot.parked.turn) == ("JournalLost", released, 1)
         assert (snapshot.journal_length, snapshot.exit) == (held, None)
     assert last.parked is not None and waiting.parked is not None and last.parked.since == waiting.parked.since
+
+
+async def test_nothing_follows_the_end_of_a_run_that_the_journal_took_late() -> None:
+    run = scenario([answer("resolved")])
+    run.store.on_read = lambda read: run.journal.fail_next()
+    assert (await run.finish()).exit.signal == "resolved"
+    assert isinstance((await run.facts())[-1], RunEnded)
 
 
 async def test_an_attempt_that_could_not_read_the_journal_has_nothing_to_publish() -> None:

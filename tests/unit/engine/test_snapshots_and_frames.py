@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pilothouse_api.v1alpha1.agentrun import Snapshot
 from pilothouse_engine.actions import Inputs
 from pilothouse_engine.catalog import Catalog
-from pilothouse_engine.facts import FACTS, RunEnded
-from pilothouse_engine.ports import Directives, StoreFailure
+from pilothouse_engine.facts import FACTS, RunEnded, decode_all
+from pilothouse_engine.frames import advance
+from pilothouse_engine.ports import Directives, Frame, ModelReply, ModelRequest, StoreFailure
 from pilothouse_engine.results import compact
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.snapshot import build_snapshot
@@ -24,6 +25,7 @@ from unit.engine.scenarios import (
     build_plan,
     call,
     calls,
+    failure,
     function_step,
     function_tool,
     response_step,
@@ -33,6 +35,19 @@ from unit.engine.scenarios import (
 pytestmark = pytest.mark.anyio
 
 CAP = 32_768
+
+
+class HangingModel(ListModel):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        super().__init__([self._hang])
+
+    async def _hang(self, request: ModelRequest) -> ModelReply:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody wakes it")
+
+
 TEXT = st.text(max_size=40) | st.sampled_from(["x" * 5000, "é" * 3000, "😀" * 2000, '"\\' * 2000, "\x00" * 900])
 
 
@@ -204,6 +219,48 @@ async def test_frames_carry_loop_facts_and_no_values() -> None:
         ("(undeclared)", "tool_unknown"),
     ]
     assert [dict(frame) for frame in run.snapshot.trace] == frames
+
+
+async def test_a_frame_is_shown_once_the_journal_holds_what_it_tells() -> None:
+    """A crash would take back what was only buffered, and the next attempt might do otherwise."""
+    run = scenario([calls(call("lookup")), answer("resolved")])
+    early: list[Frame] = []
+
+    class Sink:
+        def emit(self, frame: Frame) -> None:
+            entries = [json.loads(line) for line in run.journal._lines]
+            state = RunState(context=dict(run.plan.input))
+            if frame not in [told for fact in decode_all(entries) for told in advance(state, fact)]:
+                early.append(frame)
+            shown.append(frame)
+
+    shown: list[Frame] = []
+    run.sink = Sink()  # type: ignore[assignment]
+    await run.finish()
+    assert [frame["kind"] for frame in shown] == [
+        "Step",
+        "Iteration",
+        "ToolCall",
+        "Iteration",
+        "Step",
+        "Outcome",
+        "Outcome",
+    ]
+    assert early == []
+
+
+async def test_the_iteration_is_not_taken_back_by_a_crash_in_its_model_call() -> None:
+    """Turns and iterations never go back, also where the iteration got no reply."""
+    run = scenario([])
+    run.model = HangingModel()
+    run.store.on_publish = lambda snapshot: run.stop.release() if snapshot.iteration else None
+    await run.release()
+    assert [snapshot.iteration for snapshot in run.store.snapshots][-1] == 1
+    run.model, run.store.on_publish = ListModel([failure("Authentication")]), lambda snapshot: None
+    await run.finish()
+    iterations = [snapshot.iteration for snapshot in run.store.snapshots]
+    assert iterations == sorted(iterations)
+    assert run.snapshot.iteration == 1
 
 
 async def test_the_trace_is_the_newest_twenty_frames_and_survives_a_resume() -> None:
