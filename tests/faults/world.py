@@ -35,6 +35,7 @@ from pilothouse_engine.ports import (
     Ports,
     RawEntry,
     ResourceFailure,
+    SessionsUnavailable,
     StoreFailure,
 )
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
@@ -268,7 +269,8 @@ class World(Stage):
 
     def _wrapped(self, process: Process) -> Ports:
         inner = self._ports()
-        return Ports(**{form.name: _Port(self, process, form, getattr(inner, form.name)) for form in port_forms()})
+        given = {form: getattr(inner, form.name) for form in port_forms()}
+        return Ports(**{form.name: port and _Port(self, process, form, port) for form, port in given.items()})
 
     # ------------------------------------------------------------ points
 
@@ -475,16 +477,24 @@ class PortForm:
     """What the engine may ask of a port."""
 
     name: str
+    is_optional: bool
     attributes: tuple[str, ...]
     awaited: tuple[str, ...]
     called: tuple[str, ...]
+
+    @property
+    def methods(self) -> set[tuple[str, str]]:
+        """All that may be asked, each with the name of the port."""
+        return {(self.name, method) for method in (*self.awaited, *self.called)}
 
 
 @cache
 def port_forms() -> tuple[PortForm, ...]:
     """Return the forms of all ports, as their protocols say them."""
     forms: list[PortForm] = []
-    for name, protocol in get_type_hints(Ports).items():
+    for name, hint in get_type_hints(Ports).items():
+        given = [kind for kind in get_args(hint) if kind is not type(None)]
+        protocol = given[0] if given else hint
         methods = {
             method: inspect.iscoroutinefunction(work)
             for method, work in inspect.getmembers(protocol, inspect.isfunction)
@@ -492,7 +502,7 @@ def port_forms() -> tuple[PortForm, ...]:
         }
         awaited = tuple(method for method, is_awaited in methods.items() if is_awaited)
         called = tuple(method for method, is_awaited in methods.items() if not is_awaited)
-        forms.append(PortForm(name, tuple(get_type_hints(protocol)), awaited, called))
+        forms.append(PortForm(name, bool(given), tuple(get_type_hints(protocol)), awaited, called))
     return tuple(forms)
 
 
@@ -570,6 +580,8 @@ _WORK: Mapping[tuple[str, str], Work] = {
     ("store", "wait"): _quietly,
     ("clock", "sleep"): _quietly,
     ("mcp", "end_visit"): _quietly,
+    ("sessions", "load"): _quietly,
+    ("sessions", "replace"): _quietly,
 }
 
 LOST = "the answer was lost"
@@ -583,13 +595,14 @@ _FAILURES: Mapping[tuple[str, str], Callable[[bool], Any]] = {
     ("store", "read"): lambda is_done: StoreFailure("Unavailable", LOST),
     ("store", "publish"): lambda is_done: StoreFailure("Unavailable", LOST),
 }
-LOSABLE = frozenset(_FAILURES) | {("journal", "append"), ("journal", "read")}
+_RAISED: Mapping[str, type[Exception]] = {"journal": JournalUnavailable, "sessions": SessionsUnavailable}
+LOSABLE = frozenset(_FAILURES) | {method for form in port_forms() if form.name in _RAISED for method in form.methods}
 """Ports that may not answer although both sides live."""
 
 
 def _unanswered(port: str, method: str, *, is_done: bool) -> Any:
-    if port == "journal":
-        raise JournalUnavailable(LOST)
+    if port in _RAISED:
+        raise _RAISED[port](LOST)
     return _FAILURES[port, method](is_done)
 
 
