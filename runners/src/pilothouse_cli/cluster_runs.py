@@ -65,6 +65,10 @@ class ClusterRuns:
         runs = [_parse(item) for item in listed["items"]]
         return sorted(runs, key=lambda run: (run.metadata.creation_timestamp or "", run.metadata.name))
 
+    def unreadable(self) -> Mapping[str, str]:
+        """Return nothing: an API server hands out no damaged objects."""
+        return {}
+
     def select(self, selector: str | None = None) -> Sequence[AgentRun]:
         """Return the runs that have not ended and fit a label selector, read page by page."""
         labels = ",".join(filter(None, (f"!{names.LABEL_FINISHED}", selector)))

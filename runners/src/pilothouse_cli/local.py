@@ -111,8 +111,8 @@ def advance(
 ) -> AttemptEnd:
     """Make the next attempt of a run in this process, until it ends or is let go; raises CliError.
 
-    SIGINT and SIGTERM release the run, `on_release` tells a person; a second SIGINT kills the process, and the
-    journal has what is needed.
+    SIGINT, SIGTERM and SIGHUP (its terminal is gone) release the run, `on_release` tells a person; a second SIGINT
+    kills the process, and the journal has what is needed.
     """
     try:
         with folder.hold():
@@ -203,6 +203,8 @@ def _release_on_signals(stop: Stop, on_release: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, stop.release)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants the run to go on without its terminal
+        loop.add_signal_handler(signal.SIGHUP, stop.release)
 
 
 def _next_attempt(folder: RunFolder) -> int:

@@ -55,14 +55,24 @@ class LocalRuns:
         return folder
 
     def all(self) -> Sequence[AgentRun]:
-        """Return all runs, oldest first; one that is damaged is left out, `show` says what is wrong with it."""
-        runs = []
+        """Return all runs that can be read, oldest first."""
+        return self._look()[0]
+
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the names of runs whose files are damaged, and what is wrong with them."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[list[AgentRun], dict[str, str]]:
+        runs, unreadable = [], {}
         for folder in all_folders(self._state):
             try:
                 runs.append(_as_seen(folder))
-            except (RunIsGone, CliError):
+            except RunIsGone:
                 continue
-        return sorted(runs, key=lambda run: (run.metadata.creation_timestamp or "", run.metadata.name))
+            except CliError as error:
+                unreadable[folder.name] = error.message
+        runs.sort(key=lambda run: (run.metadata.creation_timestamp or "", run.metadata.name))
+        return runs, unreadable
 
     def select(self, selector: str | None = None) -> Sequence[AgentRun]:
         """Return the runs that have not ended and fit a label selector."""

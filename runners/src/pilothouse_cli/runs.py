@@ -21,7 +21,11 @@ class Runs(Protocol):
     """The place, for messages: "namespace default", ".pilothouse"."""
 
     def all(self) -> Sequence[AgentRun]:
-        """Return all runs, oldest first."""
+        """Return all runs, oldest first, but for those that `unreadable` tells of."""
+        ...
+
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the names of runs that are there and cannot be read, and why."""
         ...
 
     def select(self, selector: str | None = None) -> Sequence[AgentRun]:

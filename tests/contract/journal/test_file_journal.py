@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -235,6 +236,46 @@ async def test_a_cancelled_append_that_waits_for_the_lock_writes_nothing(path: P
 
     assert path.read_bytes() == before
     await journal.append(1, 6, [entry(6)])
+
+
+async def test_a_journal_that_is_moved_away_is_unavailable_until_it_is_back(path: Path) -> None:
+    journal = FileJournal(path, durable=True)
+    await journal.append(1, 0, [entry(0)])
+    path.rename(path.with_name("elsewhere"))
+
+    for _ in range(2):
+        with pytest.raises(JournalUnavailable, match="was moved or deleted while its run was live: put it back"):
+            await journal.append(1, 1, [entry(1)])
+    path.with_name("elsewhere").rename(path)
+
+    await journal.append(1, 1, [entry(1)])
+    assert read_entries(path) == [entry(0), entry(1)]
+
+
+async def test_a_folder_that_vanishes_is_unavailable_and_not_made_anew_with_an_empty_journal(path: Path) -> None:
+    journal = FileJournal(path, durable=True)
+    await journal.append(1, 0, [entry(0)])
+    shutil.rmtree(path.parent)
+
+    with pytest.raises(JournalUnavailable, match="put it back"):
+        await journal.append(1, 1, [entry(1)])
+
+    assert not path.parent.exists()
+
+
+async def test_a_journal_that_is_restored_from_a_copy_goes_on_and_one_that_lacks_facts_does_not(path: Path) -> None:
+    journal = FileJournal(path, durable=True)
+    await journal.append(1, 0, [entry(0)])
+    copy = path.read_bytes()
+    path.unlink()
+    path.write_bytes(copy)
+    await journal.append(1, 1, [entry(1)])
+    assert read_entries(path) == [entry(0), entry(1)]
+
+    path.unlink()
+    path.write_bytes(copy)
+    with pytest.raises(Fenced, match="holds 1 entries, attempt 1 expects 2"):
+        await journal.append(1, 2, [entry(2)])
 
 
 async def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:

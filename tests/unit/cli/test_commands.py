@@ -137,6 +137,19 @@ def test_damaged_files_are_a_sentence_each(inside: Inside) -> None:
     for verb in ("show", "trace", "watch", "pause", "resume", "abort"):
         assert "has a status that this version cannot read: turn:" in inside.refuse(verb, "r1", code=1)
     assert inside.type("list") == ""
+    assert inside.said.startswith("run r1 is left out: run r1 has a status that this version cannot read: turn:")
+    assert "there are no runs" not in inside.said
+
+
+def test_a_list_tells_of_what_it_leaves_out(inside: Inside) -> None:
+    for name in ("r1", "r2"):
+        inside.type("run", inside.write("w.yaml", SHORT), "--name", name, "-o", "name")
+    (inside.folder / ".pilothouse" / "runs" / "r1" / "run.json").write_text("{")
+
+    for form in ("table", "name", "json"):
+        listed = inside.type("list", "-o", form)
+        assert "r2" in listed and "r1" not in listed
+        assert "run r1 is left out: .pilothouse/runs/r1/run.json cannot be read" in inside.said
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -154,6 +155,51 @@ def test_sigterm_lets_go_of_a_run_too_and_abort_ends_it_without_a_live_process(t
 
     assert "r1: Abort landed at turn " in terminal.type("abort", "r1")
     assert show(terminal, "r1")["status"]["phase"] == "Aborted"
+
+
+def test_a_disk_that_fills_in_the_middle_of_a_run_is_told_and_waited_for(terminal: Terminal) -> None:
+    run = terminal.start("run", terminal.write("w.yaml", workflow_manifest(4, delay=0.3)), "--name", "r1")
+    read_until(run, "turn 1: iteration")
+    _, most = resource.prlimit(run.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (0, most))
+
+    said = read_until(run, "parked: JournalLost")
+    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (most, most))
+
+    assert "cannot write .pilothouse/runs/r1/journal.jsonl: File too large" in said
+    code, out, err = finish(run)
+    assert (code, "goes on after: JournalLost" in err, "Succeeded" in out) == (0, True, True)
+    assert show(terminal, "r1")["status"]["run"]["toolCalls"] == {"nap": 4}
+
+
+def test_a_terminal_that_closes_lets_go_of_the_run(terminal: Terminal) -> None:
+    command = terminal.command(("run", terminal.write("w.yaml", LONG), "--name", "r1"))
+    pid, ours = pty.fork()
+    if pid == 0:  # only exec may follow: the terminal controls this process
+        os.chdir(terminal.folder)
+        os.execve(command[0], command, {**terminal.environment, "TERM": "xterm-256color"})
+    while b"turn 1" not in os.read(ours, 65536):
+        continue
+    os.close(ours)
+
+    os.waitpid(pid, 0)
+
+    status = show(terminal, "r1")["status"]
+    assert status["run"]["parked"]["released"] is True
+    assert status["run"]["parked"]["reason"] == "Stopped"
+
+
+def test_a_run_under_nohup_outlives_its_terminal(terminal: Terminal) -> None:
+    manifest = terminal.write("w.yaml", workflow_manifest(3, delay=0.2))
+    shell = f"trap '' HUP; exec {' '.join(terminal.command(('run', manifest, '--name', 'r1')))}"
+    with subprocess.Popen(
+        ["sh", "-c", shell], cwd=terminal.folder, env=terminal.environment, stderr=subprocess.PIPE, text=True
+    ) as run:
+        read_until(run, "turn 1: iteration")
+        run.send_signal(signal.SIGHUP)
+        assert finish(run)[0] == 0
+
+    assert show(terminal, "r1")["status"]["phase"] == "Succeeded"
 
 
 def test_a_killed_process_is_seen_and_the_run_goes_on_at_the_last_fact(terminal: Terminal) -> None:

@@ -14,7 +14,7 @@ from pilothouse_cli.exits import EXIT_SUCCEEDED, exit_code
 from pilothouse_cli.live_view import frame_line, live_view
 from pilothouse_cli.runs import Runs, is_finished, snapshot_of
 from pilothouse_cli.tables import run_view, runs_table, turns_view
-from pilothouse_cli.terminal import print_data, print_names, say, show, stdout
+from pilothouse_cli.terminal import clean, clean_line, print_data, print_names, say, show, stdout
 from pilothouse_cli.turns import TurnRow
 from pilothouse_engine.ports import Frame
 
@@ -24,15 +24,17 @@ WATCH_SECONDS = 1.0
 def list_runs(place: Place, output: str) -> int:
     """Print all runs."""
     runs = place.all_runs()
-    found = runs.all()
+    found, unreadable = runs.all(), runs.unreadable()
     if output == "name":
         print_names(run.metadata.name for run in found)
     elif output != "table":
         print_data({"apiVersion": "v1", "kind": "List", "items": [raw_run(run) for run in found]}, output)
     elif found:
         show(runs_table(found, datetime.now(UTC)))
-    else:
+    elif not unreadable:
         say(f"there are no runs in {runs.where}; start one with: pilothouse run PATH")
+    for name, why in unreadable.items():
+        say(f"run {clean_line(name)} is left out: {clean(why)}")
     return EXIT_SUCCEEDED
 
 

@@ -50,7 +50,8 @@ class Place:
     def all_runs(self) -> Runs:
         """Return the runs that `list` means: local ones where this folder has any, unless a cluster is meant."""
         local = LocalRuns.here()
-        return self.connect() if self.is_cluster or (not local.all() and has_kubeconfig()) else local
+        is_empty = not local.all() and not local.unreadable()
+        return self.connect() if self.is_cluster or (is_empty and has_kubeconfig()) else local
 
 
 def has_kubeconfig() -> bool:

@@ -115,8 +115,11 @@ class FileJournal:
         deadline = asyncio.get_running_loop().time() + LOCK_WAIT_SECONDS
         while True:
             try:
-                fcntl.flock(self._open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                file = self._open()
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_in_place(file):
+                    return
+                continue
             except BlockingIOError:
                 if asyncio.get_running_loop().time() > deadline:
                     raise JournalUnavailable(
@@ -125,6 +128,21 @@ class FileJournal:
             except OSError as error:
                 raise self._unavailable(error) from error
             await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+    def _is_in_place(self, file: int) -> bool:
+        """Tell whether the open file is still the one at the path; else it is opened anew, if there is one."""
+        try:
+            if os.path.samestat(self._path.stat(), os.fstat(file)):
+                return True
+        except FileNotFoundError:
+            if self._length:
+                fcntl.flock(file, fcntl.LOCK_UN)
+                what = "was moved or deleted while its run was live: put it back"
+                raise JournalUnavailable(f"{self._path} {what}") from None
+        # Another file has taken its place: what it holds decides whether this attempt may go on with it.
+        self.close()
+        self._length, self._seq, self._newest_attempt, self._unsure = 0, 0, 0, None
+        return False
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
