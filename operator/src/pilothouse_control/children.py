@@ -373,6 +373,11 @@ def _end(call_id: str, reason: str, message: str, name: str | None = None, *, ha
     return ChildReport(**fields) if has_run else ChildReport(**fields, **_NOTHING)
 
 
+def refusal_report(call_id: str, reason: str, message: str) -> ChildReport:
+    """Return the end of a child that cannot be made."""
+    return _end(call_id, reason, message)
+
+
 def _report_end(call_id: str, child: AgentRun) -> ChildReport:
     status = child.status
     end = status.exit or ExitReport(signal=ABORTED, reason="Unknown", message="the run has ended")

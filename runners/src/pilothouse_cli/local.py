@@ -19,8 +19,10 @@ from pilothouse_cli.local_cluster import find_cluster
 from pilothouse_cli.local_state import STATE_FOLDER, RawRun, RunFolder, RunIsGone, RunIsLive, make_folder, not_found
 from pilothouse_cli.local_store import LocalRunStore
 from pilothouse_cli.terminal import say
+from pilothouse_control.lineage import delegates_of
+from pilothouse_control.world import Platform
 from pilothouse_engine.observers import Observer
-from pilothouse_engine.ports import FrameSink, JournalCorrupt, SecretUnavailable
+from pilothouse_engine.ports import Frame, FrameSink, JournalCorrupt, SecretUnavailable
 from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
 from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.secrets import FileSecrets
@@ -29,6 +31,14 @@ from pilothouse_runner.telemetry import open_telemetry
 
 EXIT_KILLED = 130
 NAMESPACE = "default"
+LOCAL_PLATFORM = Platform(runner_image="local", durable_journal=True)
+
+
+class SilentSink:
+    """Tells nothing: a program reads the result, or somebody looks at another run."""
+
+    def emit(self, frame: Frame) -> None:
+        """Drop one frame."""
 
 
 class LocalSecrets:
@@ -85,8 +95,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def create_run(run: AgentRun, plan: Plan, state: Path) -> RunFolder:
-    """Keep a new run: its object, its plan and its place for a journal."""
+def create_run(run: AgentRun, plan: Plan, state: Path, others: Mapping[str, str] | None = None) -> RunFolder:
+    """Keep a new run: its object, its plan, other files by name, and its place for a journal."""
     text = plan.encode()
     raw: RawRun = {
         "apiVersion": names.API_VERSION,
@@ -100,7 +110,7 @@ def create_run(run: AgentRun, plan: Plan, state: Path) -> RunFolder:
             "plan": {"name": names.PLAN_KEY, "digest": text_digest(text)},
         },
     }
-    return make_folder(state, raw, text)
+    return make_folder(state, raw, {names.PLAN_KEY: text, **(others or {})})
 
 
 def advance(
@@ -117,7 +127,7 @@ def advance(
     try:
         with folder.hold():
             plan = load_plan(folder)
-            attempt = _next_attempt(folder)
+            attempt = next_attempt(folder)
             return _traced(folder, plan, Attempt(attempt), sink, on_release, observers)
     except RunIsGone:
         raise not_found(folder.name, str(folder.path.parent)) from None
@@ -162,6 +172,22 @@ async def _attempt(
 ) -> AttemptEnd:
     stop = Stop()
     _release_on_signals(stop, on_release)
+    if not delegates_of(plan):
+        return await _once(folder, plan, attempt, stop, sink, observers)
+    from pilothouse_cli.local_children import LocalFamily  # manifests and their validation, for runs that delegate
+
+    async def once(one: RunFolder, its_plan: Plan, number: Attempt, its_stop: Stop) -> AttemptEnd:
+        is_root = one.name == folder.name
+        seen_by = (sink, observers) if is_root else (SilentSink(), ())
+        return await _once(one, its_plan, number, its_stop, *seen_by)
+
+    return await LocalFamily(folder.path.parents[1], LOCAL_PLATFORM, once, stop).advance(folder, plan, attempt)
+
+
+async def _once(
+    folder: RunFolder, plan: Plan, attempt: Attempt, stop: Stop, sink: FrameSink, observers: Sequence[Observer]
+) -> AttemptEnd:
+    """Make one attempt of one run."""
     journal = FileJournal(folder.journal_path, durable=True)
     store = LocalRunStore(folder, plan.run.uid, attempt.number)
     secrets = LocalSecrets(Path(STATE_FOLDER) / "secrets")
@@ -207,7 +233,9 @@ def _release_on_signals(stop: Stop, on_release: Callable[[], None]) -> None:
         loop.add_signal_handler(signal.SIGHUP, stop.release)
 
 
-def _next_attempt(folder: RunFolder) -> int:
+def next_attempt(folder: RunFolder) -> int:
+    """Return the number of the next attempt of a run, which is its fence from now on."""
+
     def count(raw: RawRun) -> RawRun:
         status = raw.get("status") or {}
         attempt = int(status.get("attempt") or 0) + 1

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -168,15 +168,16 @@ def all_folders(state: Path) -> list[RunFolder]:
     return [RunFolder(path) for path in sorted(folder.iterdir()) if (path / "run.json").exists()]
 
 
-def make_folder(state: Path, raw_run: RawRun, plan_text: str) -> RunFolder:
-    """Make the folder of a new run, whole or not at all; raises CliError where the name is taken."""
+def make_folder(state: Path, raw_run: RawRun, texts: Mapping[str, str]) -> RunFolder:
+    """Make the folder of a new run with these files, whole or not at all; raises CliError where the name is taken."""
     name = raw_run["metadata"]["name"]
     target = runs_folder(state) / name
     try:
         runs_folder(state).mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".new-", dir=runs_folder(state)))
         try:
-            write_atomically(draft / names.PLAN_KEY, plan_text, sync=True)
+            for file_name, text in texts.items():
+                write_atomically(draft / file_name, text, sync=True)
             write_atomically(draft / "run.json", json.dumps(raw_run, indent=1), sync=True)
             draft.rename(target)
         except BaseException:

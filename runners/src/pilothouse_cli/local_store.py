@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import ValidationError
 
-from pilothouse_api.v1alpha1.agentrun import Control, RunLimits, Snapshot
+from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.local_state import RawRun, RunFolder, RunIsGone
 from pilothouse_cli.local_status import report
@@ -29,7 +30,7 @@ class LocalRunStore:
         self._uid = uid
         self._attempt = attempt
         self._now = now
-        self._seen: int | None = None
+        self._seen: object = None
 
     async def read(self) -> Directives | StoreFailure:
         """Return the newest directives, read now."""
@@ -37,7 +38,7 @@ class LocalRunStore:
         if isinstance(raw, StoreFailure):
             return raw
         spec, generation = raw.get("spec") or {}, int(raw["metadata"]["generation"])
-        self._seen = generation
+        self._seen = _answers_to(raw)
         try:
             return Directives(
                 uid=self._uid,
@@ -45,9 +46,12 @@ class LocalRunStore:
                 control=Control.model_validate(spec["control"]) if spec.get("control") is not None else None,
                 limits=RunLimits.model_validate(spec["limits"]) if spec.get("limits") is not None else None,
                 snapshot=(raw.get("status") or {}).get("run"),
+                children={it["callId"]: ChildReport.model_validate(it) for it in _children(raw)},
             )
         except ValidationError as error:
-            return StoreFailure("Refused", f"spec.control or spec.limits cannot be understood: {error}"[:500])
+            return StoreFailure(
+                "Refused", f"spec.control, spec.limits or status.children cannot be understood: {error}"[:500]
+            )
 
     async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
         """Replace the snapshot; None when it is stored."""
@@ -80,7 +84,7 @@ class LocalRunStore:
                 if isinstance(raw, StoreFailure):
                     await asyncio.sleep(min(PAUSE_SECONDS, left) if raw.kind == "Unavailable" else 0)
                     return
-                if raw["metadata"]["generation"] != self._seen:
+                if _answers_to(raw) != self._seen:
                     return
                 looked_at = signature
             await asyncio.sleep(min(POLL_SECONDS, left))
@@ -111,6 +115,15 @@ class LocalRunStore:
         except OSError:
             return None
         return stat.st_ino, stat.st_mtime_ns
+
+
+def _children(raw: RawRun) -> list[dict[str, Any]]:
+    return (raw.get("status") or {}).get("children") or []
+
+
+def _answers_to(raw: RawRun) -> object:
+    """Return what an attempt waits for a change of: the spec, and what is said of its children."""
+    return raw["metadata"]["generation"], _children(raw)
 
 
 class _Refusal(Exception):

@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import ControlAnswer, Landing, PendingApproval, Snapshot
+from pilothouse_api.v1alpha1.agentrun import ChildReport, ControlAnswer, Landing, PendingApproval, Snapshot
 from pilothouse_cli.pending import PendingCall
 from pilothouse_cli.runs import is_finished, snapshot_of, target_of
 from pilothouse_cli.terminal import clean, clean_json, clean_line
 from pilothouse_cli.turns import NANO_DOLLARS, CallRow, TurnRow
+from pilothouse_control.children import parent_of
 from pilothouse_control.findings import Finding
 
 MAX_ARGUMENT_CHARS = 1000
@@ -42,10 +43,10 @@ UNBROKEN = frozenset({"NAME", "RUN", "CALL", "TURN", "AGE", "EXPIRES"})
 def runs_table(runs: Sequence[AgentRun], now: datetime) -> Table:
     """Return runs as rows."""
     table = _table("NAME", "WORKFLOW", "PHASE", "STEP", "TURN", "TOKENS", "COST", "AGE")
-    for run in runs:
+    for depth, run in in_families(runs):
         snapshot = snapshot_of(run)
         table.add_row(
-            run.metadata.name,
+            f"{'  ' * (depth - 1)}└ {run.metadata.name}" if depth else run.metadata.name,
             target_of(run),
             phase_text(run),
             clean_line(snapshot.step or "-"),
@@ -55,6 +56,22 @@ def runs_table(runs: Sequence[AgentRun], now: datetime) -> Table:
             age(run.metadata.creation_timestamp, now),
         )
     return table
+
+
+def in_families(runs: Sequence[AgentRun]) -> list[tuple[int, AgentRun]]:
+    """Return runs with their depth, children below their parents; one whose parent is not there stands for itself."""
+    known = {run.metadata.uid for run in runs}
+    below: dict[str, list[AgentRun]] = {}
+    for run in runs:
+        owner = parent_of(run)
+        below.setdefault(owner[1] if owner is not None and owner[1] in known else "", []).append(run)
+    waiting = [(0, run) for run in reversed(below.get("", ()))]
+    ordered = []
+    while waiting:
+        depth, run = waiting.pop()
+        ordered.append((depth, run))
+        waiting += [(depth + 1, child) for child in reversed(below.get(run.metadata.uid or "-", ()))]
+    return ordered
 
 
 def run_view(run: AgentRun, now: datetime) -> RenderableType:
@@ -91,8 +108,21 @@ def _facts(run: AgentRun, snapshot: Snapshot, now: datetime) -> Iterable[tuple[s
         yield "Control", line
     for unknown in snapshot.effects.unknown:
         yield "Effect unknown", Text(f"{clean_line(unknown.tool)} ({clean_line(unknown.call_id)})", style="red")
+    for report in run.status.children:
+        yield "Child", child_line(report)
+        for asked in report.pending_approvals if report.exit is None else ():
+            what = f"{clean_line(asked.tool)} of {clean_line(asked.run)} waits for a person"
+            yield "Waits", f"{what}: pilothouse approve {clean_line(asked.run)} {clean_line(asked.call_id)}"
     for message in parked_lines(run, snapshot):
         yield "Waits", message
+
+
+def child_line(report: ChildReport) -> str:
+    """Return what is known of a child: its name, or the call that it was to do, and how it ended."""
+    name = clean_line(report.name or report.call_id)
+    if report.exit is None:
+        return f"{name}: under way"
+    return f"{name}: {clean_line(report.exit.signal)} ({clean_line(report.exit.reason)})"
 
 
 def _phase_line(run: AgentRun) -> Text:
@@ -288,6 +318,8 @@ def parked_lines(run: AgentRun, snapshot: Snapshot) -> list[str]:
         since = f"{clean_line(snapshot.parked.reason)} since turn {snapshot.parked.turn}{where}"
         waiting = [line for pending in snapshot.pending_approvals for line in pending_lines(run, pending)]
         return [since, *waiting]
+    if snapshot.parked.reason == "AwaitingChild" and not snapshot.parked.released:
+        return [f"{clean_line(snapshot.parked.reason)} since turn {snapshot.parked.turn}"]
     wake = f", until {snapshot.parked.wake}" if snapshot.parked.wake and not snapshot.parked.released else ""
     return [
         f"{clean_line(snapshot.parked.reason)} since turn {snapshot.parked.turn}{where}{clean_line(wake)}; "

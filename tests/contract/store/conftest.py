@@ -44,7 +44,7 @@ class LocalHands:
             "spec": {"workflowRef": {"name": "w"}},
             "status": {"attempt": 1},
         }
-        self.folder: RunFolder = make_folder(folder, raw, "{}")
+        self.folder: RunFolder = make_folder(folder, raw, {"plan.json": "{}"})
         self.store: RunStore = LocalRunStore(self.folder, "u-1", 1)
 
     def patch(self, patch: Mapping[str, Any]) -> None:

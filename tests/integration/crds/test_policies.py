@@ -319,7 +319,7 @@ def test_every_policy_denies_fails_closed_and_is_bound() -> None:
     policies = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "ValidatingAdmissionPolicy"}
     bindings = {d["spec"]["policyName"]: d["spec"] for d in documents if d["kind"].endswith("Binding")}
 
-    assert len(policies) == 5
+    assert len(policies) == 6
     assert {spec["failurePolicy"] for spec in policies.values()} == {"Fail"}
     assert {name: ["Deny"] for name in policies} == {name: spec["validationActions"] for name, spec in bindings.items()}
 
@@ -331,7 +331,7 @@ def test_the_api_server_finds_no_type_error_in_a_policy(world: World) -> None:
         p for p in must(world.admin.call("GET", path))["items"] if p["metadata"]["name"].startswith("pilothouse")
     ]
 
-    assert len(policies) == 5
+    assert len(policies) == 6
     assert {p["metadata"]["name"]: p["status"].get("typeChecking", {}).get("expressionWarnings") for p in policies} == {
         p["metadata"]["name"]: None for p in policies
     }

@@ -9,7 +9,8 @@ import pytest
 from integration.operator.stage import SCRIPTED, Stage, answered, condition, eventually, now, park, stays
 from pilothouse_api import names
 from pilothouse_api.plan import Plan
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, CONFIGMAPS, Raw
+from pilothouse_operator.adapters.connection import Connection, find_credentials
+from pilothouse_operator.adapters.kubernetes import AGENTRUNS, CONFIGMAPS, KubernetesClient, Raw
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio
@@ -206,6 +207,10 @@ async def test_a_run_that_claims_a_parent_is_never_planned(stage: Stage) -> None
         "metadata": {"name": "forged", "ownerReferences": [owner], "labels": {names.LABEL_PARENT_CALL: CALL}},
         "spec": {"agentRef": {"name": "helper"}},
     }
-    await stage.api.create(AGENTRUNS, stage.namespace, body)
+    connection = Connection(find_credentials(str(stage.operator_kubeconfig)))  # nobody else may, by admission
+    try:
+        await KubernetesClient(connection).create(AGENTRUNS, stage.namespace, body)
+    finally:
+        await connection.close()
     found = await stage.wait_condition("Ready", "False", "NotAskedFor", "forged")
     assert "the run r1 does not ask for this child" in found["message"]

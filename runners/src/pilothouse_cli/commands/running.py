@@ -10,25 +10,35 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from pilothouse_api.patches import merge_patch
+from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.authoring import check_manifests
 from pilothouse_cli.commands.inspecting import print_run
 from pilothouse_cli.exits import EXIT_USAGE, CliError, exit_code, first_problem
 from pilothouse_cli.live_view import frame_line, live_view
-from pilothouse_cli.local import advance, check_name, create_run, lost_error, new_name, new_run
+from pilothouse_cli.local import (
+    LOCAL_PLATFORM,
+    SilentSink,
+    advance,
+    check_name,
+    create_run,
+    lost_error,
+    new_name,
+    new_run,
+)
 from pilothouse_cli.local_runs import LocalRuns
 from pilothouse_cli.local_state import STATE_FOLDER, RunFolder, RunIsGone
 from pilothouse_cli.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
 from pilothouse_cli.runs import snapshot_of, target_of
 from pilothouse_cli.terminal import say, stderr, stdout
+from pilothouse_control.lineage import delegates_of
 from pilothouse_control.resolution import NotResolved, resolve_plan
-from pilothouse_control.world import Platform
+from pilothouse_control.world import References
 from pilothouse_engine.observers import HookEvent, Observer
 from pilothouse_engine.ports import Frame, FrameSink
 from pilothouse_engine.run import Lost
 from pilothouse_runner.log_lines import BoundedLines
 
-LOCAL_PLATFORM = Platform(runner_image="local", durable_journal=True)
 REFRESH_PER_SECOND = 8
 RELEASING = "letting go of the run; Ctrl-C once more kills it"
 
@@ -49,13 +59,6 @@ class LineSink:
     def close(self) -> None:
         """Tell what was not told yet, for a moment."""
         self._lines.close()
-
-
-class SilentSink:
-    """Tells nothing: a program reads the result."""
-
-    def emit(self, frame: Frame) -> None:
-        """Drop one frame."""
 
 
 class HookLines(Observer):
@@ -120,11 +123,21 @@ def run_manifests(
     except ValidationError as error:
         raise CliError(f"the run is not valid: {first_problem(error)}") from None
     run = new_run(draft, check_name(name) if name else new_name(target), target)
-    plan = resolve_plan(run, manifests.references(LOCAL_PLATFORM))
+    known = manifests.references(LOCAL_PLATFORM)
+    plan = resolve_plan(run, known)
     if isinstance(plan, NotResolved):
         raise CliError(plan.message, _next_step(plan), EXIT_USAGE)
-    folder = create_run(run, plan, Path(STATE_FOLDER))
+    folder = create_run(run, plan, Path(STATE_FOLDER), _for_children(plan, known))
     return drive(folder, output, live=live)
+
+
+def _for_children(plan: Plan, known: References) -> dict[str, str]:
+    """Return the file that children of a run are made from, where it may have some."""
+    if not delegates_of(plan):
+        return {}
+    from pilothouse_cli.local_children import MANIFESTS, manifests_text
+
+    return {MANIFESTS: manifests_text(known)}
 
 
 def _next_step(plan: NotResolved) -> str:
