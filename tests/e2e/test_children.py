@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -10,7 +11,7 @@ from support.installation import Installation, wait_until
 DELEGATES = Path(__file__).parents[1] / "support" / "manifests" / "delegates.yaml"
 
 
-def runs(installation: Installation, namespace: str) -> dict[str, dict[str, str]]:
+def runs(installation: Installation, namespace: str) -> dict[str, dict[str, Any]]:
     found = json.loads(installation.kubectl("get", "prun", "-n", namespace, "-o", "json"))["items"]
     return {raw["metadata"]["name"]: raw for raw in found}
 
@@ -34,8 +35,7 @@ def test_a_run_asks_others_in_pods_of_their_own_and_takes_them_with_it(
     found = runs(installation, namespace)
     children = {report["name"]: found[report["name"]] for report in status["children"]}
     assert len(children) == 3
-    for name, raw in children.items():
-        child = json.loads(json.dumps(raw))
+    for name, child in children.items():
         assert [owner["uid"] for owner in child["metadata"]["ownerReferences"]] == [ended["metadata"]["uid"]]
         assert child["metadata"]["labels"]["team"] == "pay"
         assert child["status"]["pod"]["name"] == f"{name}-1"
