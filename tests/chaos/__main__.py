@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -63,6 +64,7 @@ def main() -> int:
     )
     say(f"seed {seed}, {show.kills} kills, everything is in {folder}")
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # the cluster goes with us
     result = asyncio.run((play_plane if given.level == "plane" else play_node)(show, folder))
     say(f"\nseed {seed}: {result.kills.total()} kills in {time.monotonic() - began:.0f} s ({listed(result.kills)})")
     say(f"{result.runs} runs ({listed(result.ends)})")

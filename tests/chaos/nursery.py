@@ -8,6 +8,7 @@ and answers `{"id", "pid"}`, and `{"id", "code"}` when the child has ended (nega
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import selectors
@@ -19,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+PR_SET_PDEATHSIG = 1
 Kind = Literal["runner", "operator"]
 
 
@@ -184,6 +186,7 @@ def fork(order: dict[str, Any], run: Callable[[Sequence[str]], None]) -> int:
         return pid
     code = 1
     try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # nothing of a play outlives it
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         log = os.open(order["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)

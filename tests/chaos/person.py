@@ -37,11 +37,12 @@ class Person:
                 deed = deeds.pop(0)
                 spec: Raw = {"limits": deed.limits} if deed.limits else {"control": deed.control}
                 await self.patch(plan.name, spec)
-            for call in self._pending(plan.name):
+            for call, tool in self._pending(plan.name):
                 seen = pending.setdefault(call, now)
                 if call not in decided and now - seen >= plan.approve_after:
                     decided.add(call)
-                    await self.patch(plan.name, {"control": {"approvals": {call: decide(self.seed, plan.name, call)}}})
+                    decision = decide(self.seed, plan.name, call, tool)
+                    await self.patch(plan.name, {"control": {"approvals": {call: decision}}})
             await asyncio.sleep(LOOK_SECONDS)
 
     async def patch(self, name: str, spec: Raw) -> None:
@@ -56,6 +57,6 @@ class Person:
             else:
                 return
 
-    def _pending(self, name: str) -> list[str]:
+    def _pending(self, name: str) -> list[tuple[str, str]]:
         run = (self.witness.newest.get(name) or {}).get("status", {}).get("run") or {}
-        return [entry["callId"] for entry in run.get("pendingApprovals", ())]
+        return [(entry["callId"], entry["tool"]) for entry in run.get("pendingApprovals", ())]

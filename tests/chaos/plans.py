@@ -67,7 +67,9 @@ class RunPlan:
     """The declared effect of each tool and step that calls the tool server."""
 
 
-EFFECTS = {"look": "ReadOnly", "put": "Idempotent", "pay": "Once", "open": "Idempotent", "book": "Once"}
+EFFECTS = {"look": "ReadOnly", "put": "Idempotent", "pay": "Once", "open": "Idempotent", "book": "Once", "act": "Once"}
+HELPER = "helper"
+"""An Agent that others ask for help: children of their runs, which act once each."""
 HOWS = {
     "look": ["ok", "ok", "slow", "late", "hang"],
     "put": ["ok", "slow", "late", "hang"],
@@ -80,7 +82,7 @@ def plan_run(seed: int, number: int, address: str, *, is_brisk: bool = False) ->
     dice = random.Random(f"{seed}/{number}")
     name = f"c{number}"
     is_served = dice.random() < 0.3
-    script = _script(dice)
+    script = _script(dice, name)
     budget = dice.choice([None, None, None, 1500, 3000, 6000])
     agent = _agent(dice, script, address, name, is_served, budget)
     workflow = _workflow(dice, agent, address)
@@ -110,9 +112,10 @@ def plan_run(seed: int, number: int, address: str, *, is_brisk: bool = False) ->
 # ---------------------------------------------------------------- manifests
 
 
-def _script(dice: random.Random) -> list[dict[str, Any]]:
+def _script(dice: random.Random, name: str) -> list[dict[str, Any]]:
     """Return the turns of the agent's model: every call has a number of its own in its run."""
     turns: list[dict[str, Any]] = []
+    helps = dice.choice([0, 0, 0, 1, 2])
     number, fails = 0, dice.choice([0, 0, 1])
     for _ in range(dice.randint(2, 5)):
         same = dice.choice([None, None, "look"])
@@ -124,6 +127,11 @@ def _script(dice: random.Random) -> list[dict[str, Any]]:
                 how, fails = "fail", fails - 1
             calls.append({"name": tool, "arguments": {"n": number, "how": how}})
             number += 1
+        if helps and dice.random() < 0.6:
+            how = dice.choice(HOWS["pay"])
+            tool = dice.choice(["help", "help", "start_help_task"])
+            calls.append({"name": tool, "arguments": {"n": number, "how": how, "who": f"{name}-h{number}"}})
+            number, helps = number + 1, helps - 1
         turns.append({"toolCalls": calls, **_usage(dice), "delaySeconds": dice.choice([0.0, 0.05, 0.2, 0.5])})
     turns.append({"text": "all is done", **_usage(dice), "delaySeconds": dice.choice([0.0, 0.2])})
     return turns
@@ -155,6 +163,8 @@ def _agent(
     ]
     if dice.random() < 0.2:
         tools[2]["approval"] = "Always"
+    if any(call["name"].endswith(("help", "help_task")) for turn in script for call in turn.get("toolCalls", ())):
+        tools.append({"name": "help", "description": "Helps.", "agentRef": {"name": HELPER}, "background": True})
     limits: dict[str, Any] = {
         "maxIterations": len(script) + 4,
         "maxParallelToolCalls": dice.choice([1, 4]),
@@ -180,6 +190,29 @@ def _agent(
         rule = f"tool == 'pay' && args.n == {dice.randint(0, 3)}"
         agent["policy"] = [{"name": "ask", "at": "ToolCall", "cel": rule, "verdict": "RequireApproval"}]
     return agent
+
+
+def helper(address: str) -> dict[str, Any]:
+    """Return the Agent of children."""
+    script = [
+        {"toolCalls": [{"name": "act", "arguments": {}}], "usage": {"input": 20, "output": 5}, "delaySeconds": 0.2},
+        {"text": "helped", "usage": {"input": 20, "output": 5}, "delaySeconds": 0.2},
+    ]
+    text = json.dumps({"turns": [*script, script[-1], script[-1]], "repeat": "None"})
+    step = {"kind": "APICall", "apiCall": _call(address, "act", "POST")}
+    spec = {
+        "mode": "Autonomous",
+        "model": {"name": "scripted", "script": {"inline": text}, "maxOutputTokens": 50},
+        "steering": {"inline": "Help."},
+        "tools": [{"name": "act", "description": "Acts.", "effect": "Once", "inlineStep": step}],
+        "limits": {"pauseSeconds": 1},
+    }
+    return {"apiVersion": names.API_VERSION, "kind": "Agent", "metadata": {"name": HELPER}, "spec": spec}
+
+
+def child_strikes(seed: int, name: str, *, is_brisk: bool) -> list[Strike]:
+    """Return what is done to the runners of a child, whose name follows from its parent's."""
+    return _strikes(random.Random(f"{seed}/{name}"), is_brisk)[:2]
 
 
 def _call(address: str, tool: str, method: str, **more: Any) -> dict[str, Any]:
@@ -282,12 +315,12 @@ def _approval_delay(dice: random.Random, is_brisk: bool) -> float:
     return dice.choice([0.1, 0.5, 2.0] if is_brisk else [0.1, 0.5, 2.0, 4.0, 36.0])
 
 
-def decide(seed: int, name: str, call: str) -> dict[str, Any]:
-    """Return what a person decides of a pending call."""
+def decide(seed: int, name: str, call: str, tool: str) -> dict[str, Any]:
+    """Return what a person decides of a pending call; an Approval step has no arguments to change."""
     dice = random.Random(f"{seed}/{name}/{call}")
     said = dice.random()
     if said < 0.2:
         return {"decision": "Deny", "reason": "no"}
-    if said < 0.4 and not call.startswith("ask"):
+    if said < 0.4 and tool == "pay":
         return {"decision": "Approve", "arguments": {"how": "ok"}}
     return {"decision": "Approve"}

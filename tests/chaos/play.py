@@ -19,7 +19,7 @@ from chaos.journals import Shelf, ShelfAway, prefix_digest
 from chaos.kubelet import Container
 from chaos.mirror import Mirror
 from chaos.person import Person
-from chaos.plans import RunPlan, Strike, plan_run
+from chaos.plans import RunPlan, Strike, child_strikes, helper, plan_run
 from chaos.services import ToolServer, Trouble
 from chaos.verdict import judge
 from chaos.witness import Witness
@@ -27,6 +27,7 @@ from pilothouse_engine.ports import RawEntry
 from pilothouse_operator.adapters.connection import Connection
 from pilothouse_operator.adapters.kubernetes import (
     AGENTRUNS,
+    AGENTS,
     PODS,
     WORKFLOWS,
     AlreadyExists,
@@ -160,6 +161,7 @@ class Play:
         return self.result
 
     async def _run_all(self, trouble: asyncio.Task[None]) -> None:
+        await self._create(AGENTS, helper(self.tools.address))
         numbers = iter([self.show.only] if self.show.only is not None else range(1_000_000))
         live: set[asyncio.Task[None]] = set()
         while True:
@@ -229,10 +231,11 @@ class Play:
                 return  # the verdict says that it has not ended
 
     async def _wait_no_process(self, plan: RunPlan) -> None:
+        family = (plan.name, *self.children(plan.name))
         deadline = time.monotonic() + DRAIN_SECONDS
-        while time.monotonic() < deadline and any(self.hand.alive(plan.name)):
+        while time.monotonic() < deadline and any(map(self.hand.alive, family)):
             await asyncio.sleep(0.1)
-        lost = [one for one in self.hand.containers.values() if one.run == plan.name and one.is_lost]
+        lost = [one for one in self.hand.containers.values() if one.run in family and one.is_lost]
         for one in lost:
             if one.is_alive:
                 await one.ended.wait()
@@ -264,67 +267,83 @@ class Play:
             self.marks.setdefault(run, []).append(Mark(len(entries), prefix_digest(entries, len(entries))))
         except ShelfAway:
             pass  # one look less at a journal that will be looked at again
-        strikes = self.strikes.get(run)
+        if run not in self.strikes:  # a child of one of the runs
+            self.strikes[run] = child_strikes(self.show.seed, run, is_brisk=self.show.is_brisk)
+        strikes = self.strikes[run]
         return strikes.pop(0) if strikes and not self.is_calm else None
 
-    async def _read_journal(self, plan: RunPlan) -> Sequence[RawEntry]:
-        uid = self.witness.newest[plan.name]["metadata"]["uid"]
+    async def _read_journal(self, name: str) -> Sequence[RawEntry]:
+        uid = self.witness.newest[name]["metadata"]["uid"]
         while True:
             try:
                 return self.shelf.read(uid)
             except ShelfAway:
                 await asyncio.sleep(0.2)
 
-    async def evidence(self, plan: RunPlan) -> Evidence:
+    def children(self, name: str) -> list[str]:
+        """Return the runs that a run has asked for."""
+        found = []
+        for child, raw in self.witness.newest.items():
+            owners = raw["metadata"].get("ownerReferences", ())
+            if any(owner["kind"] == "AgentRun" and owner["name"] == name for owner in owners):
+                found.append(child)
+        return found
+
+    async def evidence(self, plan: RunPlan, name: str) -> Evidence:
+        """Return what was seen of a run of a plan: its own, or a child's."""
+        is_child = name != plan.name
+        who = self.witness.newest[name]["spec"].get("input", {}).get("who", name)
         lines = [json.loads(line) for line in self.tools.log_path.read_text().splitlines()]
-        containers = [one for one in self.hand.containers.values() if one.run == plan.name]
+        containers = [one for one in self.hand.containers.values() if one.run == name]
         return Evidence(
-            plan.name,
-            await self._read_journal(plan),
-            self.witness.sights[plan.name],
-            [line for line in lines if line["run"] == plan.name],
+            name,
+            await self._read_journal(name),
+            self.witness.sights[name],
+            [line for line in lines if line["run"] == who],
             [
                 Process(
                     one.attempt, one.started_at, one.ended_at, one.code, one.blow, one.is_lost, log_lines(one.folder)
                 )
                 for one in containers
-                if one.process is not None
+                if one.process is not None or self.show.level == "node"
             ],
-            self.marks.get(plan.name, ()),
-            plan.token_budget if not any(deed.limits for deed in plan.deeds) else None,
-            plan.max_attempts,
+            self.marks.get(name, ()),
+            plan.token_budget if not is_child and not any(deed.limits for deed in plan.deeds) else None,
+            3 if is_child else plan.max_attempts,
             plan.tools,
         )
 
     async def _judge(self, plan: RunPlan) -> None:
-        seen = await self.evidence(plan)
-        found = judge(seen)
-        self.result.executions += sum(line["what"] == "executed" for line in seen.done)
-        final = seen.final
-        self.result.ends[f"{final.get('phase')}/{(final.get('exit') or {}).get('reason')}"] += 1
-        if found:
-            self.result.violations[plan.name] = found
-            self._tell_story(plan, seen, found)
+        for name in (plan.name, *self.children(plan.name)):
+            seen = await self.evidence(plan, name)
+            found = judge(seen)
+            self.result.executions += sum(line["what"] == "executed" for line in seen.done)
+            final = seen.final
+            kind = "" if name == plan.name else "child "
+            self.result.ends[f"{kind}{final.get('phase')}/{(final.get('exit') or {}).get('reason')}"] += 1
+            if found:
+                self.result.violations[name] = found
+                self._tell_story(plan, seen, found)
 
     def _tell_story(self, plan: RunPlan, seen: Evidence, found: list[str]) -> None:
-        folder = self.folder / "stories" / plan.name
+        folder = self.folder / "stories" / seen.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "violations.txt").write_text("\n".join(found) + "\n")
         (folder / "journal.jsonl").write_text("".join(json.dumps(dict(entry)) + "\n" for entry in seen.journal))
         shown = [{"at": sight.at, "alive": sight.alive, **sight.status} for sight in seen.sights]
         (folder / "statuses.jsonl").write_text("".join(json.dumps(sight) + "\n" for sight in shown))
         (folder / "tools.jsonl").write_text("".join(json.dumps(line) + "\n" for line in seen.done))
-        (folder / "object.json").write_text(json.dumps(self.witness.newest[plan.name], indent=1))
+        (folder / "object.json").write_text(json.dumps(self.witness.newest[seen.name], indent=1))
         (folder / "plan.yaml").write_text(yaml.safe_dump([plan.workflow, plan.run], sort_keys=False))
-        struck = [blow for blow in self.hand.struck if blow["run"] == plan.name]
+        struck = [blow for blow in self.hand.struck if blow["run"] == seen.name]
         processes = [replace(process, lines=()) for process in seen.processes]
         drawn = [strike.to_raw() for strike in plan.strikes]
         told = {"drawn": drawn, "struck": struck, "processes": [repr(process) for process in processes]}
         (folder / "kills.json").write_text(json.dumps(told, indent=1))
         for one in self.hand.containers.values():
-            if one.run == plan.name and (one.folder / "log").exists():
+            if one.run == seen.name and (one.folder / "log").exists():
                 (folder / f"{one.folder.name}.log").write_bytes((one.folder / "log").read_bytes())
-        self.say(f"VIOLATION in {plan.name}, its story is in {folder}:")
+        self.say(f"VIOLATION in {seen.name}, its story is in {folder}:")
         for line in found:
             self.say(f"  {line[:500]}")
         self.say(f"  again: {replay_command(self.show, plan.number)}")
@@ -344,7 +363,7 @@ class Play:
         while True:
             await asyncio.sleep(10.0)
             kills = self.hand.kills + self.trouble.kills
-            live = len(self.plans) - self.result.ends.total()
+            live = len(self.plans) - sum(n for end, n in self.result.ends.items() if not end.startswith("child"))
             self.say(
                 f"{time.monotonic() - began:5.0f} s  {kills.total():4} kills ({listed(kills)})  "
                 f"{self.result.ends.total():3} ended, {live} live ({listed(self.result.ends)})"

@@ -198,6 +198,8 @@ def budgets_hold(seen: Evidence) -> Iterator[str]:
             used = entry.get("input", 0) + entry.get("output", 0)
             charged += used if kind == "ModelFailed" or entry.get("counted") or used else hold
             hold = 0
+        elif kind == "ChildDelivered":
+            charged += entry["input"] + entry["output"]
     budget = seen.token_budget
     if budget is not None and charged > budget + largest:
         yield f"{charged} tokens were charged of a budget of {budget}, the largest hold was {largest}"
