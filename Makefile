@@ -108,6 +108,7 @@ test-integration: .venv/.dev ## On a real control plane
 test-e2e: .venv/.dev ## On a real node, installed by Helm (PILOTHOUSE_KUBECONFIG=… for your own cluster)
 	@hack/cluster/install-deps
 	@hack/cluster/build node
+	@hack/images/build all >/dev/null
 	@$(PYTEST) tests/e2e
 
 .PHONY: chaos

@@ -28,6 +28,8 @@ MOST_GROWTH = 1.25
 """What "flat" means: a turn of 200 costs at most a quarter more than a turn of 10."""
 IN_MEMORY = {"pilothouse": "", "pilothouse-guarded": " with guardrails and policy"}
 """Our loops that are compared with the peers' bare ones, and how they are called."""
+DURABLE = {"pilothouse-file": "File journal", "pilothouse-redis": "Redis journal"}
+"""Our loops that are compared with the durable peer, and how they are called."""
 IN_MEMORY_PEERS = ("langgraph", "pydantic-ai", "openai-agents")
 
 
@@ -94,13 +96,13 @@ def judge(cells: dict[tuple[str, int], Cell]) -> list[Target]:
     ]
     targets += [
         Target(
-            f"File journal, {turns} turns: part of LangGraph with SQLite",
-            cells["pilothouse-file", turns].wall / cells["langgraph-sqlite", turns].wall,
+            f"{what}, {turns} turns: part of LangGraph with SQLite",
+            cells[loop, turns].wall / cells["langgraph-sqlite", turns].wall,
             MOST_OF_PEER,
         )
+        for loop, what in DURABLE.items()
         for turns in TURNS
     ]
-    written = {turns: cells["pilothouse-file", turns].bytes_a_turn for turns in TURNS}
     return [
         *targets,
         *(
@@ -111,14 +113,21 @@ def judge(cells: dict[tuple[str, int], Cell]) -> list[Target]:
             )
             for loop, what in IN_MEMORY.items()
         ),
-        Target(f"bytes a turn, {last} turns: times {first}", written[last] / written[first], MOST_GROWTH),
+        *(
+            Target(
+                f"{what}, bytes a turn, {last} turns: times {first}",
+                cells[loop, last].bytes_a_turn / cells[loop, first].bytes_a_turn,
+                MOST_GROWTH,
+            )
+            for loop, what in DURABLE.items()
+        ),
     ]
 
 
 def print_tables(cells: dict[tuple[str, int], Cell], loops: list[str]) -> None:
     print_table("Microseconds a turn, wall (median)", loops, lambda key: cells[key].wall)
     print_table("Microseconds a turn, processor (median)", loops, lambda key: cells[key].processor)
-    durable = [loop for loop in loops if loop in ("pilothouse-file", "langgraph-sqlite")]
+    durable = [loop for loop in loops if loop in (*DURABLE, "langgraph-sqlite")]
     print_table("Bytes written a turn", durable, lambda key: cells[key].bytes_a_turn)
 
 

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # how a redis-server is started
+
 WARM_UP_TURNS = 400
 """Turns before anything is measured, for runs of any length: else a short one measures a colder loop."""
 FINAL_TEXT = "done"
@@ -117,6 +119,22 @@ async def pilothouse_file(turns: int, tool: Tool, folder: Path) -> AsyncIterator
     from pilothouse_runner.adapters.file_journal import FileJournal
 
     yield engine_run(turns, tool, lambda number: FileJournal(folder / f"{number}.jsonl", durable=True))
+
+
+@asynccontextmanager
+async def pilothouse_redis(turns: int, tool: Tool, folder: Path) -> AsyncIterator[Run]:
+    """A redis-server as the chart configures it, on a socket of this machine: no network is measured."""
+    from pilothouse_runner.adapters.redis_client import RedisClient, parse_address
+    from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+    from support.redis_server import RedisServer
+
+    server = RedisServer(folder).start()
+    client = RedisClient(parse_address(server.url))
+    try:
+        yield engine_run(turns, tool, lambda number: RedisJournal(client, run_prefix("bench", str(number))))
+    finally:
+        await client.aclose()
+        server.close()
 
 
 def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
@@ -356,6 +374,7 @@ LOOPS = {
     "pilothouse": pilothouse,
     "pilothouse-guarded": pilothouse_guarded,
     "pilothouse-file": pilothouse_file,
+    "pilothouse-redis": pilothouse_redis,
     "langgraph": langgraph,
     "langgraph-sqlite": langgraph_sqlite,
     "pydantic-ai": pydantic_ai,
@@ -365,7 +384,7 @@ PEERS = ("langgraph", "langgraph-sqlite", "pydantic-ai", "openai-agents")
 
 
 def bytes_in(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 async def measure(loop: str, turns: int, runs: int, folder: Path) -> dict[str, object]:

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """`make bench-start`: from the start of a runner's process to its first model request, beside `import litellm`.
 
-The runner is whole: plan with its digest, File journal, status over TLS, an OpenAI-compatible model. Model and API
-server are two loopback servers of this process, which answer at once, so that what is measured is the runner. Starts
-alternate with `import litellm` (without its price table from the network) and with an empty Python. CPU is the least of
-a whole process, a runner's one turn and end included. Exits with 1 when a target is missed.
+The runner is whole: plan with its digest, a journal in Redis, status over TLS, an OpenAI-compatible model. Model and
+API server are two loopback servers of this process, which answer at once, so that what is measured is the runner.
+Starts alternate with `import litellm` (without its price table from the network) and with an empty Python. CPU is the
+least of a whole process, a runner's one turn and end included. Exits with 1 when a target is missed.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -24,6 +25,9 @@ from pathlib import Path
 from pilothouse_api import names
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from support.redis_server import RedisServer
 
 MOST_OF_LITELLM = 0.25
 MOST_MODULES = 400
@@ -93,7 +97,7 @@ def respond(writer: asyncio.StreamWriter, value: object) -> None:
 # ---------------------------------------------------------------- the pod
 
 
-def write_pod(folder: Path, api_port: int, model_port: int) -> dict[str, str]:
+def write_pod(folder: Path, api_port: int, model_port: int, redis_url: str) -> dict[str, str]:
     """Write what a pod's volumes hold; return its environment."""
     tool = {"name": "look", "description": "x", "inlineStep": {"kind": "Router", "router": {"match": "a"}}}
     agent = {
@@ -128,7 +132,8 @@ def write_pod(folder: Path, api_port: int, model_port: int) -> dict[str, str]:
         names.ENV_ATTEMPT: "1",
         names.ENV_PLAN_PATH: str(folder / "plan.json"),
         names.ENV_PLAN_DIGEST: text_digest(plan),
-        names.ENV_JOURNAL: "File",
+        names.ENV_JOURNAL: "Redis",
+        names.ENV_REDIS_URL: redis_url,
         names.ENV_SECRETS_PATH: str(folder / "secrets"),
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(api_port),
@@ -159,26 +164,26 @@ class Start:
     modules: int = 0
 
 
-async def start_runner(stubs: Stubs, environment: dict[str, str]) -> Start:
+async def start_runner(stubs: Stubs, redis: RedisServer, environment: dict[str, str]) -> Start:
     """Return the start of a runner with a new journal; its wall time ends at the first model request."""
     stubs.begin()
+    redis.ask("FLUSHALL")
     read_end, write_end = os.pipe()
-    with tempfile.TemporaryDirectory() as journal:
-        before, started = cpu_of_children(), time.perf_counter()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(Path(__file__).with_name("start_cell.py")),
-            env={**environment, "BENCH_REPORT_FD": str(write_end), "BENCH_JOURNAL_PATH": journal},
-            pass_fds=[write_end],
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        os.close(write_end)
-        try:
-            output, _ = await asyncio.wait_for(process.communicate(), START_TIMEOUT_SECONDS)
-        except TimeoutError:
-            process.kill()
-            sys.exit(f"the runner did not end within {START_TIMEOUT_SECONDS} s")
+    before, started = cpu_of_children(), time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(Path(__file__).with_name("start_cell.py")),
+        env={**environment, "BENCH_REPORT_FD": str(write_end)},
+        pass_fds=[write_end],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    os.close(write_end)
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), START_TIMEOUT_SECONDS)
+    except TimeoutError:
+        process.kill()
+        sys.exit(f"the runner did not end within {START_TIMEOUT_SECONDS} s")
     with os.fdopen(read_end) as report:
         modules = report.read()
     if process.returncode != 0 or stubs.first_model_request is None:
@@ -207,17 +212,18 @@ def cpu_of_children() -> float:
 
 async def measure(rounds: int) -> int:
     stubs = Stubs()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.closing(RedisServer(Path(name)).start()) as redis:
         folder = Path(name)
         api = await asyncio.start_server(stubs.serve_api, "127.0.0.1", 0, ssl=make_certificate(folder))
         model = await asyncio.start_server(stubs.serve_model, "127.0.0.1", 0)
-        environment = write_pod(folder, *(server.sockets[0].getsockname()[1] for server in (api, model)))
+        ports = [server.sockets[0].getsockname()[1] for server in (api, model)]
+        environment = write_pod(folder, *ports, redis.url)
         async with api, model:
             runner: list[Start] = []
             litellm: list[Start] = []
             empty: list[Start] = []
             for _ in range(rounds + 1):  # the first round compiles and fills the disk cache
-                runner.append(await start_runner(stubs, environment))
+                runner.append(await start_runner(stubs, redis, environment))
                 litellm.append(await start_python("import litellm"))
                 empty.append(await start_python("pass"))
     return report(runner[1:], litellm[1:], empty[1:])

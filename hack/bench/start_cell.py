@@ -1,6 +1,6 @@
 """One start of a runner's process for `make bench-start`: what `python -m pilothouse_runner` does, outside of a pod.
 
-What differs: the folders of token and journal, and that the number of loaded modules is told at the end (to the file
+What differs: the folder of the token, and that the number of loaded modules is told at the end (to the file
 descriptor that BENCH_REPORT_FD names).
 """
 
@@ -10,7 +10,6 @@ import sys
 from pilothouse_api import names
 
 names.TOKEN_PATH = os.environ["BENCH_TOKEN_PATH"]
-names.JOURNAL_PATH = os.environ["BENCH_JOURNAL_PATH"]
 leave = os._exit
 
 

@@ -32,7 +32,7 @@ async def play_node(show: Show, folder: Path) -> Result:
     images = await asyncio.to_thread(build_images)  # before this process enters a network that has no way out
     with fresh_cluster("node", "chaos") as cluster, entered(cluster):
         say("installing by Helm")
-        installation = install(cluster, images, f"runner.journalClaim={CLAIM}")
+        installation = install(cluster, images, "redis.enabled=false", f"runner.journalClaim={CLAIM}")
         async with open_node(show, cluster, installation, folder, say) as node:
             return await node.play()
 

@@ -1,5 +1,7 @@
-"""What the chart renders: rights enumerated, wrong values refused."""
+"""What the chart renders: rights enumerated, Redis with its users, wrong values refused."""
 
+import hashlib
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,7 @@ def test_crds_are_kept_when_the_release_is_removed() -> None:
     "setting",
     [
         *("operator.replicas=9", 'operator.imgae="x"', "ceilings.costBudgetUSD=0.5", 'watchNamespaces="default"'),
+        *('redis.url="redis://user:password@redis"', 'redis.maxMemory="lots"', "redis.keepDays=0"),
         *('runner.telemetry.endpoint="collector:4318"', 'runner.telemetry.env={"PATH": "/"}'),
     ],
 )
@@ -102,11 +105,87 @@ def test_a_wrong_value_is_refused(setting: str) -> None:
 def test_egress_of_runners_is_denied_but_for_what_is_named() -> None:
     extra = {"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 4000, "protocol": "TCP"}]}
     objects = render("runner.networkPolicy.enabled=true", f"runner.networkPolicy.egress={[extra]}".replace("'", '"'))
-    policies = [found for found in objects if found["kind"] == "NetworkPolicy"]
+    everything = [found for found in objects if found["kind"] == "NetworkPolicy"]
+    policies = [policy for policy in everything if policy["metadata"]["name"] == "pilothouse-runners"]
 
     assert {policy["metadata"]["namespace"] for policy in policies} == {"default", "pilothouse-system"}
     for policy in policies:
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
         assert "ingress" not in policy["spec"]
         ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
-        assert ports == {53, 443, 6443, 4000}
+        assert ports == {53, 443, 6443, 6379, 4000}
+
+
+def named(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """Return the objects of a kind by `namespace/name`."""
+    found = [one for one in objects if one["kind"] == kind]
+    return {f"{one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one for one in found}
+
+
+def test_redis_is_the_golden_one(golden: Golden) -> None:
+    """Passwords and what follows from them are new each time that Helm cannot look into a cluster."""
+    objects = [found for found in render() if "redis" in found["metadata"]["name"]]
+    text = yaml.safe_dump_all(objects, sort_keys=False)
+
+    golden.check(GOLDEN / "redis.yaml", re.sub(r"#[0-9a-f]{64}|(?<=password: )\w+", "…", text))
+
+
+def test_every_namespace_of_runs_has_a_user_of_redis_with_the_password_of_its_secret() -> None:
+    secrets = named(render('runner.namespaces=["team-a","team-b"]'), "Secret")
+    users = secrets["/pilothouse-redis-admin"]["stringData"]["users.acl"]
+
+    assert users.splitlines()[0] == "user default off"
+    for namespace in ("team-a", "team-b", "pilothouse-system"):
+        login = secrets[f"{namespace}/pilothouse-redis"]["stringData"]
+        hashed = hashlib.sha256(login["password"].encode()).hexdigest()
+        assert f"user {login['username']} on #{hashed} resetchannels ~ns:{namespace}:* -@all" in users
+    assert len({secret["stringData"]["password"] for secret in secrets.values()}) == 4
+
+
+def operator_environment(objects: list[dict[str, Any]]) -> dict[str, str]:
+    deployment = named(objects, "Deployment")["/pilothouse-operator"]
+    variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    return {one["name"].removeprefix("PILOTHOUSE_OPERATOR_"): one.get("value", "") for one in variables}
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ((), "redis://pilothouse-redis.pilothouse-system:6379"),
+        (("redis.enabled=false", 'redis.url="rediss://redis.example:6380"'), "rediss://redis.example:6380"),
+        (("redis.enabled=false",), ""),
+    ],
+)
+def test_the_operator_tells_runners_which_redis(settings: tuple[str, ...], url: str) -> None:
+    objects = render(*settings)
+
+    assert operator_environment(objects)["REDIS_URL"] == url
+    assert bool(named(objects, "StatefulSet")) == (settings == ())
+    assert bool(named(objects, "Secret")) == (settings == ())
+
+
+def test_users_of_your_own_are_used_and_no_login_is_made() -> None:
+    objects = render('redis.existingSecret="mine"')
+    volumes = named(objects, "StatefulSet")["/pilothouse-redis"]["spec"]["template"]["spec"]["volumes"]
+
+    assert named(objects, "Secret") == {}
+    assert volumes[0]["secret"]["secretName"] == "mine"
+
+
+def test_redis_without_a_volume_is_on_an_emptydir() -> None:
+    redis = named(render("redis.persistence.enabled=false"), "StatefulSet")["/pilothouse-redis"]["spec"]
+
+    assert "volumeClaimTemplates" not in redis
+    assert {"name": "data", "emptyDir": {"sizeLimit": "8Gi"}} in redis["template"]["spec"]["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (('runner.journalClaim="journals"',), "a journal lies in one place"),
+        (('redis.url="redis://mine"',), "set redis.enabled=false too"),
+    ],
+)
+def test_two_places_for_journals_are_refused(settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        render(*settings)

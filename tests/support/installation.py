@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import subprocess
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from support.cluster import ForeignCluster
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM = "pilothouse-system"
 DEPLOYMENT = "pilothouse-operator"
+REDIS = "pilothouse-redis"
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,30 @@ class Installation:
             {**rights, "kind": "Role", "rules": role["rules"]},
             {**rights, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]},
         )
+        if self.kubectl("get", "service", REDIS, "-n", SYSTEM, "--ignore-not-found", "-o", "name").strip():
+            self._make_redis_login(name)
+
+    def redis(self, *command: str) -> str:
+        """Run a command of Redis as its administrator and return what redis-cli prints."""
+        login = ("--no-auth-warning", "--user", "admin", "--pass", self.secret(SYSTEM, f"{REDIS}-admin")["password"])
+        return self.kubectl("exec", f"{REDIS}-0", "-n", SYSTEM, "--", "redis-cli", *login, *command)
+
+    def secret(self, namespace: str, name: str) -> dict[str, str]:
+        """Return the values of a Secret."""
+        data = json.loads(self.kubectl("get", "secret", name, "-n", namespace, "-o", "json"))["data"]
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+    def _make_redis_login(self, namespace: str) -> None:
+        """Do what the chart does for a namespace that it knows: a user of Redis, and its login as a Secret."""
+        users = self.secret(SYSTEM, f"{REDIS}-admin")["users.acl"].splitlines()
+        rules = next(line for line in users if f" ns-{SYSTEM} " in line).replace(SYSTEM, namespace).split()
+        password = uuid.uuid4().hex
+        hashed = hashlib.sha256(password.encode()).hexdigest()
+        rules = [f"#{hashed}" if rule.startswith("#") else rule for rule in rules[1:]]
+        assert self.redis("ACL", "SETUSER", *rules).strip() == "OK"
+        login = {"username": f"ns-{namespace}", "password": password}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": REDIS}, "stringData": login}
+        self.apply(namespace, secret)
 
     def describe(self, namespace: str | None) -> str:
         """Return what a person looks at first when something is wrong."""
@@ -115,6 +143,7 @@ def install(cluster: ForeignCluster, built: dict[str, dict[str, str]], *values: 
         *("helm", "upgrade", "--install", "pilothouse", str(ROOT / "charts" / "pilothouse")),
         *("--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "3m"),
         *("--set", f"operator.image={images['operator']}", "--set", f"runner.image={images['runner']}"),
+        *("--set", f"redis.image={images['redis']}"),
         *(word for value in values for word in ("--set", value)),
         timeout=240,
     )

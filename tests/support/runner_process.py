@@ -57,6 +57,8 @@ class RunnerPod:
             [sys.executable, "-c", _START, str(self.folder)],
             env={
                 "PATH": os.environ["PATH"],
+                # Empty but where the sources under test are not the installed ones.
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
                 "KUBERNETES_SERVICE_HOST": host,
                 "KUBERNETES_SERVICE_PORT": port,
                 names.ENV_RUN_NAMESPACE: "default",

@@ -9,6 +9,9 @@ from typing import Protocol
 from pilothouse_engine.ports import Sessions
 from pilothouse_engine.testing.sessions import MemorySessions
 from pilothouse_runner.adapters.file_sessions import FileSessions
+from pilothouse_runner.adapters.redis_client import RedisClient, parse_address
+from pilothouse_runner.adapters.redis_sessions import RedisSessions
+from support.redis_server import shared_redis
 
 
 class SessionStore(Protocol):
@@ -49,5 +52,22 @@ class FileStore:
         )
 
 
-STORES: Mapping[str, Callable[[Path], SessionStore]] = {"memory": MemoryStore, "file": FileStore}
-STORES_OF_PROCESSES = ("file",)
+class RedisStore:
+    """Its keys are those of all tests of this process: they go before a test begins."""
+
+    def __init__(self, folder: Path) -> None:
+        shared_redis().ask("FLUSHALL")
+
+    def open(self) -> Sessions:
+        return RedisSessions(RedisClient(parse_address(shared_redis().url)), keep_seconds=1000)
+
+    def opening_code(self) -> str:
+        return (
+            "from pilothouse_runner.adapters.redis_client import RedisClient, parse_address\n"
+            "from pilothouse_runner.adapters.redis_sessions import RedisSessions\n"
+            f"sessions = RedisSessions(RedisClient(parse_address({shared_redis().url!r})), keep_seconds=1000)\n"
+        )
+
+
+STORES: Mapping[str, Callable[[Path], SessionStore]] = {"memory": MemoryStore, "file": FileStore, "redis": RedisStore}
+STORES_OF_PROCESSES = ("file", "redis")

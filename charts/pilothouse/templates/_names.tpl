@@ -49,3 +49,23 @@ app.kubernetes.io/component: operator
   resources: [agentruns/status]
   verbs: [patch]
 {{- end }}
+{{- /* The namespaces where the chart lets runs live: a comma list. */ -}}
+{{- define "pilothouse.runnerNamespaces" -}}
+{{ join "," (uniq (append (ternary (list) .Values.runner.namespaces .Values.namespaced) .Release.Namespace)) }}
+{{- end }}
+{{- define "pilothouse.redisName" -}}
+{{ .Release.Name }}-redis
+{{- end }}
+{{- define "pilothouse.redisSelector" -}}
+app.kubernetes.io/name: pilothouse
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: redis
+{{- end }}
+{{- /* Where runners find Redis; empty where journals are not kept there. */ -}}
+{{- define "pilothouse.redisUrl" -}}
+{{- if .Values.redis.enabled }}redis://{{ include "pilothouse.redisName" . }}.{{ .Release.Namespace }}:6379{{ else }}{{ .Values.redis.url }}{{ end }}
+{{- end }}
+{{- /* What a runner asks of Redis, on the keys of its namespace: no listing, no flush, no configuration. */ -}}
+{{- define "pilothouse.redisCommands" -}}
+-@all +eval +evalsha +xadd +xrange +xrevrange +ttl +expire +hmget +hset
+{{- end }}

@@ -18,6 +18,8 @@ from .processes import Component, ensure_running, succeeds, wait_until
 from .state import HERE, Cluster, ClusterError
 
 MAX_PODS = 500
+VOLUMES = 4
+"""Claims that a cluster can serve: each gets a folder of the cluster's own, which ends with it."""
 
 
 def scheduler(cluster: Cluster) -> Component:
@@ -77,6 +79,7 @@ def start_node(cluster: Cluster) -> None:
     ensure_running(cluster, containerd(cluster))
     ensure_running(cluster, scheduler(cluster))
     apply(cluster, HERE / "coredns.yaml")
+    apply(cluster, _write_volumes(cluster))
     ensure_running(cluster, coredns(cluster))
     answers = ctr(cluster, "version")
     wait_until(cluster, "containerd to answer", "containerd", lambda: succeeds(answers))
@@ -131,6 +134,37 @@ def _write_configuration(cluster: Cluster) -> None:
         f"  kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {cluster.kubeconfig('dns')}\n  }}\n  cache 5\n}}\n"
     )
     (cluster.state / "Corefile").write_text(corefile)
+
+
+def _write_volumes(cluster: Cluster) -> Path:
+    """Write the default storage class and its volumes, which nobody needs to provision; return the manifests' file."""
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "kubernetes.io/no-provisioner",
+    }
+    path = cluster.state / "volumes.json"
+    items = [storage_class, *(_volume(cluster, number) for number in range(VOLUMES))]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2) + "\n")
+    return path
+
+
+def _volume(cluster: Cluster, number: int) -> dict[str, object]:
+    folder = cluster.state / "volumes" / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)  # a pod's group is not given to a folder of the host
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"local-{number}"},
+        "spec": {
+            "capacity": {"storage": "8Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "local",
+            "hostPath": {"path": str(folder)},
+        },
+    }
 
 
 def _pod_network(cluster: Cluster) -> dict[str, object]:

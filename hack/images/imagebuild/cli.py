@@ -9,25 +9,26 @@ import sys
 
 from .builders import BuildError
 from .cache import exclusive
-from .inputs import KINDS
-from .steps import BuiltImage, build_image, choose_base
+from .inputs import KINDS, REDIS
+from .steps import BuiltImage, build_image, build_redis
 
 DESCRIPTION = """Build the images of this checkout with docker, podman or buildah, and print their names and archives.
 An unchanged checkout builds nothing. The base image is $PILOTHOUSE_BASE_IMAGE, or python:3.11-slim where it can be
-pulled, or a Debian made by mmdebstrap."""
+pulled, or a Debian made by mmdebstrap; that of Redis $PILOTHOUSE_REDIS_BASE_IMAGE, redis:7.2-bookworm, or a Debian."""
 
 
 def main_build() -> int:
     parser = argparse.ArgumentParser(prog="build", description=DESCRIPTION)
-    names = [kind.name for kind in KINDS]
+    names = [*(kind.name for kind in KINDS), REDIS]
     parser.add_argument("which", nargs="?", default="all", choices=[*names, "all"])
     parser.add_argument("--json", action="store_true", help="print JSON in place of shell assignments")
     arguments = parser.parse_args()
     try:
         with exclusive():
-            base = choose_base()
             wanted = [kind for kind in KINDS if arguments.which in (kind.name, "all")]
-            images = {kind.name: build_image(kind, base) for kind in wanted}
+            images = {kind.name: build_image(kind) for kind in wanted}
+            if arguments.which in (REDIS, "all"):
+                images[REDIS] = build_redis()
     except BuildError as error:
         print(f"build: {error}", file=sys.stderr)
         return 1

@@ -42,6 +42,32 @@ KINDS: Sequence[ImageKind] = (
         ("crds/src/pilothouse_api", "runners/src/pilothouse_engine", "runners/src/pilothouse_runner"),
     ),
 )
+
+
+@dataclass(frozen=True)
+class Base:
+    """What an image is built upon: the one that `variable` asks for, a public one, or a Debian with some packages."""
+
+    name: str
+    variable: str
+    public: str
+    packages: str
+
+    @property
+    def recipe(self) -> str:
+        return digest_of(DEBIAN, self.packages, HERE / "debian.Containerfile")
+
+    @property
+    def own(self) -> str:
+        """The name of the Debian."""
+        return f"localhost/pilothouse-{self.name}:{self.recipe}"
+
+
+DEBIAN = "bookworm"
+PYTHON_BASE = Base("base", "PILOTHOUSE_BASE_IMAGE", "docker.io/library/python:3.11-slim", "python3,ca-certificates")
+REDIS_BASE = Base("redis-base", "PILOTHOUSE_REDIS_BASE_IMAGE", "docker.io/library/redis:7.2-bookworm", "redis-server")
+REDIS = "redis"
+REDIS_CONTAINERFILE = HERE / "redis.Containerfile"
 DEPENDENCIES = HERE / "dependencies.Containerfile"
 
 

@@ -14,10 +14,21 @@ from pathlib import Path
 
 from .builders import Builder, BuildError, find_builder
 from .cache import cache_folder, make_once, prune
-from .inputs import CHECKOUT, DEPENDENCIES, HERE, ImageKind, digest_of, source_files
+from .inputs import (
+    CHECKOUT,
+    DEBIAN,
+    DEPENDENCIES,
+    HERE,
+    PYTHON_BASE,
+    REDIS,
+    REDIS_BASE,
+    REDIS_CONTAINERFILE,
+    Base,
+    ImageKind,
+    digest_of,
+    source_files,
+)
 
-PUBLIC_BASE = "docker.io/library/python:3.11-slim"
-DEBIAN = ("bookworm", "python3,ca-certificates")
 PYTHON = "3.11"
 
 
@@ -34,34 +45,57 @@ def _progress(what: str) -> Iterator[None]:
     print(f"{what:<44} {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
-def choose_base() -> str:
+def choose_base(base: Base) -> str:
     """The base image: the one asked for, else the public one where it can be pulled, else a Debian of our own.
 
     The choice is kept, because asking a registry that is out of reach takes long.
     """
-    if asked := os.environ.get("PILOTHOUSE_BASE_IMAGE"):
+    if asked := os.environ.get(base.variable):
         return asked
-    choice = cache_folder() / "base"
+    choice = cache_folder() / base.name
     if not choice.exists():
-        is_public = find_builder(cache_folder()).pull(PUBLIC_BASE)
-        suite, packages = DEBIAN
-        recipe = digest_of(suite, packages, HERE / "debian.Containerfile")
-        choice.write_text(PUBLIC_BASE if is_public else f"localhost/pilothouse-base:{recipe}")
+        is_public = find_builder(cache_folder()).pull(base.public)
+        choice.write_text(base.public if is_public else base.own)
     return choice.read_text().strip()
 
 
-def build_image(kind: ImageKind, base: str) -> BuiltImage:
-    """The image of this checkout, from the cache if nothing it is made from has changed."""
-    files = source_files(kind.package_folders)
-    dependencies = digest_of(base, PYTHON, DEPENDENCIES, kind.lock_file)
-    digest = digest_of(dependencies, kind.containerfile, *files)
-    image = BuiltImage(
-        f"localhost/pilothouse-{kind.name}:dev-{digest}", cache_folder() / f"{kind.name}-{digest}" / "image.tar"
-    )
+def build_redis() -> BuiltImage:
+    """The Redis image: its base, with the user that the chart runs it as."""
+    base = choose_base(REDIS_BASE)
+    digest = digest_of(base, REDIS_CONTAINERFILE)
+    image = _image(REDIS, digest)
 
     def make(folder: Path) -> None:
         builder = find_builder(cache_folder())
-        _ensure_base(builder, base)
+        _ensure_base(builder, REDIS_BASE, base)
+        (folder / "context").mkdir()
+        with _progress(image.name):
+            builder.build(image.name, REDIS_CONTAINERFILE, folder / "context", BASE=base)
+            builder.save(image.name, folder / "image.tar")
+        shutil.rmtree(folder / "context")
+
+    if make_once(image.archive.parent, make):
+        builder = find_builder(cache_folder())
+        for gone in prune(REDIS):
+            builder.remove(_image(REDIS, gone).name)
+    return image
+
+
+def _image(name: str, digest: str) -> BuiltImage:
+    return BuiltImage(f"localhost/pilothouse-{name}:dev-{digest}", cache_folder() / f"{name}-{digest}" / "image.tar")
+
+
+def build_image(kind: ImageKind) -> BuiltImage:
+    """The image of this checkout, from the cache if nothing it is made from has changed."""
+    base = choose_base(PYTHON_BASE)
+    files = source_files(kind.package_folders)
+    dependencies = digest_of(base, PYTHON, DEPENDENCIES, kind.lock_file)
+    digest = digest_of(dependencies, kind.containerfile, *files)
+    image = _image(kind.name, digest)
+
+    def make(folder: Path) -> None:
+        builder = find_builder(cache_folder())
+        _ensure_base(builder, PYTHON_BASE, base)
         below = _ensure_dependencies(builder, kind, base, dependencies)
         for file in files:
             folder_of_file = _place(kind, file, folder / "context" / "app").parent
@@ -82,23 +116,22 @@ def _place(kind: ImageKind, file: Path, app: Path) -> Path:
     return app / file.relative_to(folder.parent)
 
 
-def _ensure_base(builder: Builder, base: str) -> None:
-    if not base.startswith("localhost/pilothouse-base:") or builder.has(base):
+def _ensure_base(builder: Builder, base: Base, chosen: str) -> None:
+    if chosen != base.own or builder.has(chosen):
         return
     if shutil.which("mmdebstrap") is None:
-        raise BuildError(f"cannot pull {PUBLIC_BASE} and mmdebstrap is missing: run hack/cluster/install-deps")
-    folder = cache_folder() / base.removeprefix("localhost/pilothouse-").replace(":", "-")
+        raise BuildError(f"cannot pull {base.public} and mmdebstrap is missing: run hack/cluster/install-deps")
+    folder = cache_folder() / f"{base.name}-{base.recipe}"
 
     def make(partial: Path) -> None:
-        suite, packages = DEBIAN
         trims = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "info", "locale")]
-        words = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", *trims, suite]
-        with _progress(f"Debian {suite} with Python"):
+        words = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={base.packages}", *trims, DEBIAN]
+        with _progress(f"Debian {DEBIAN} with {base.packages}"):
             _run([*words, str(partial / "rootfs.tar")])
 
     make_once(folder, make)
-    with _progress(base):
-        builder.build(base, HERE / "debian.Containerfile", folder)
+    with _progress(chosen):
+        builder.build(chosen, HERE / "debian.Containerfile", folder)
 
 
 def _ensure_dependencies(builder: Builder, kind: ImageKind, base: str, digest: str) -> str:
@@ -123,7 +156,7 @@ def _ensure_dependencies(builder: Builder, kind: ImageKind, base: str, digest: s
 def _forget_old(kind: ImageKind) -> None:
     builder = find_builder(cache_folder())
     for digest in prune(kind.name):
-        builder.remove(f"localhost/pilothouse-{kind.name}:dev-{digest}")
+        builder.remove(_image(kind.name, digest).name)
     for digest in prune(f"site-{kind.name}"):
         builder.remove(f"localhost/pilothouse-{kind.name}-dependencies:{digest}")
 

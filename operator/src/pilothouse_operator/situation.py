@@ -472,7 +472,8 @@ def _explain(view: RunView, reason: str, cause: str) -> str:
     if reason == JOURNAL_LOST:
         return (
             f"{cause}; the run stops after turn {turn}, because its File journal lies on an emptyDir, which does not "
-            "survive the pod: keep journals on a PersistentVolumeClaim (operator setting journalClaim)"
+            "survive the pod: keep journals in Redis (chart value redis.enabled), or on a PersistentVolumeClaim "
+            "(runner.journalClaim)"
         )
     if reason == MAX_ATTEMPTS:
         return f"{view.terms.max_attempts} attempts crashed (limit: runTemplate.maxAttempts); the last one: {cause}"

@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from pilothouse_api import names
 from pilothouse_api.plan import Plan
 from pilothouse_engine.observers import Observer
-from pilothouse_engine.ports import Journal, JournalCorrupt
+from pilothouse_engine.ports import Frame, FrameSink, Journal, JournalCorrupt
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
 from pilothouse_engine.settings import Settings
 from pilothouse_runner.adapters.api_server import ApiServer, Cluster
@@ -41,6 +42,18 @@ MAX_TERMINATION_CHARS = 1000
 
 class PlanError(Exception):
     """The plan cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllSinks:
+    """Hands each frame to several sinks, none of which waits or raises."""
+
+    sinks: tuple[FrameSink, ...]
+
+    def emit(self, frame: Frame) -> None:
+        """Take a frame."""
+        for sink in self.sinks:
+            sink.emit(frame)
 
 
 class Sigterm:
@@ -135,7 +148,7 @@ async def run_in_cluster(
         async with open_ports(
             journal=redis.journal if redis is not None else open_journal(settings),
             store=store,
-            frames=lines,
+            frames=lines if redis is None else AllSinks((lines, redis.frames)),
             secrets=FileSecrets(settings.secrets_path),
             environment=named_environment(plan, os.environ),
             find_cluster=lambda: Cluster(server, settings.namespace),

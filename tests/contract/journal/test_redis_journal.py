@@ -28,7 +28,7 @@ def entry(number: int) -> RawEntry:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path).start()
-    server.ask("SCRIPT", "LOAD", redis_journal._APPEND)  # as after the first append: answers are counted here
+    server.ask("SCRIPT", "LOAD", redis_journal._APPEND.text)  # as after the first append: answers are counted here
     yield server
     server.close()
 
@@ -269,7 +269,19 @@ async def test_a_replica_and_a_disk_that_fails_are_unavailable(server: RedisServ
     await journal.append(1, 1, [entry(1)])
 
 
-RIGHTS = ("resetchannels", "-@all", "+evalsha", "+eval", "+xadd", "+xrange", "+xrevrange", "+ttl", "+expire")
+RIGHTS = (
+    "resetchannels",
+    "-@all",
+    "+evalsha",
+    "+eval",
+    "+xadd",
+    "+xrange",
+    "+xrevrange",
+    "+ttl",
+    "+expire",
+    "+hmget",
+    "+hset",
+)
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ MOST_MODULES = 395
 PACKAGES_OF_A_START = {
     *("pilothouse_api", "pilothouse_engine", "pilothouse_runner"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
-    *("httpcore", "h11", "certifi", "anyio", "hiredis"),
+    *("httpcore", "h11", "anyio", "hiredis"),
 }
 """Whatever else is installed is loaded where it is needed: yaml, httpx, idna, jsonschema, CEL, MCP, LiteLLM…"""
 
@@ -145,8 +145,6 @@ import asyncio, sys
 import pilothouse_runner.__main__
 import pilothouse_runner.adapters.models.openai
 import pilothouse_runner.adapters.redis_run
-import bz2
-del sys.modules["bz2"], sys.modules["_bz2"], sys.modules["_compression"]  # left out, but there for who wants it
 from pilothouse_runner.adapters.connections import HTTP_ERRORS, Connections
 
 async def request():
@@ -159,6 +157,20 @@ async def request():
 asyncio.run(request())
 print(*(name for name, module in sys.modules.items() if module is not None))
 """
+
+
+AUTHORITIES = """
+import pilothouse_runner.__main__, httpcore, httpcore._ssl, sys
+assert "certifi" not in sys.modules
+httpcore._ssl.default_ssl_context()
+import certifi
+print(certifi.__file__)
+"""
+
+
+def test_public_authorities_are_loaded_when_they_are_first_asked_for() -> None:
+    done = subprocess.run([sys.executable, "-c", AUTHORITIES], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.rstrip().endswith("certifi/__init__.py")
 
 
 def test_a_start_loads_few_modules_and_no_other_packages() -> None:

@@ -6,6 +6,7 @@ a caller that is cancelled leaves the connection usable: the reply that nobody w
 """
 
 import asyncio
+import hashlib
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ import hiredis
 CONNECT_SECONDS = 3.0
 REPLY_SECONDS = 5.0
 """How long a command may take: a flush of its disk, and the ones before it."""
-MOST_WAITING = 1024
-"""Replies that may be outstanding; more are sent by nobody but a loop that has lost its mind."""
+MOST_UNREAD = 512
+"""Replies that Redis may owe before what nobody waits for is not sent any more."""
 DEFAULT_PORT = 6379
 
 Word = bytes | str | int
@@ -42,6 +43,38 @@ class RedisRefused(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.code = text.partition(" ")[0]
+
+    def sentence(self, address: str) -> str:
+        """Return what a person can act on."""
+        why = _REFUSALS.get(self.code) or f"it answered {str(self)[:200]!r}"
+        return f"Redis at {address} refused: {why}"
+
+    @property
+    def is_other_type(self) -> bool:
+        """Tell whether the key holds something else than was asked for; inside of a script other words come first."""
+        return "WRONGTYPE" in str(self)[:200]
+
+
+_REFUSALS = {
+    "OOM": "its memory is full (maxmemory)",
+    "MISCONF": "it cannot write to its disk",
+    "READONLY": "it is a replica that takes no writes",
+    "LOADING": "it is still reading its data from disk",
+    "BUSY": "it is busy with a script",
+    "NOAUTH": "it wants a user and a password, and the Secret has none",
+    "NOPERM": "its user may not do this: a user is limited to the keys of its namespace",
+    "MASTERDOWN": "it is a replica that has lost its primary",
+    "CLUSTERDOWN": "its cluster is down",
+    "MOVED": "it is a node of a Redis Cluster, which is not supported",
+}
+
+
+class Script:
+    """A script of one key, which Redis knows by its hash once it was sent."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = hashlib.sha1(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +166,20 @@ class RedisClient:
             link = await self._open()
         return await link.call(command)
 
+    async def run(self, script: Script, key: str, *arguments: Word) -> Any:
+        """Return what a script gives, which is sent whole where Redis has forgotten it; raises as `call` does."""
+        try:
+            return await self.call("EVALSHA", script.sha, 1, key, *arguments)
+        except RedisRefused as error:
+            if error.code != "NOSCRIPT":
+                raise
+        return await self.call("EVAL", script.text, 1, key, *arguments)
+
     def send(self, commands: Sequence[tuple[Word, ...]]) -> bool:
-        """Send commands without waiting for what they give; returns whether there is a connection that took them."""
+        """Send commands without waiting for what they give, which is dropped.
+
+        Returns whether there is a connection that took them: not while it owes more than MOST_UNREAD replies.
+        """
         link = self._link
         return link is not None and link.send(commands)
 
@@ -211,8 +256,10 @@ class _Link(asyncio.Protocol):
     async def call(self, command: Sequence[Word]) -> Any:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        if self.lost is not None or not self._write(_pack(command), (future,)):
-            raise RedisUnreachable(self.lost or f"Redis at {self._address} owes {MOST_WAITING} replies")
+        if self.lost is not None or self._transport is None:
+            raise RedisUnreachable(self.lost or f"Redis at {self._address} is not connected")
+        self._waiting.append(future)
+        self._transport.write(_pack(command))
         late = loop.call_later(REPLY_SECONDS, self._give_up, f"did not answer within {REPLY_SECONDS:g} s")
         try:
             return await future
@@ -220,20 +267,16 @@ class _Link(asyncio.Protocol):
             late.cancel()
 
     def send(self, commands: Sequence[tuple[Word, ...]]) -> bool:
-        packed = b"".join(_pack(command) for command in commands)
-        return self.lost is None and self._write(packed, (None,) * len(commands))
+        if self.lost is not None or self._transport is None or len(self._waiting) + len(commands) > MOST_UNREAD:
+            return False
+        self._waiting.extend((None,) * len(commands))
+        self._transport.write(b"".join(_pack(command) for command in commands))
+        return True
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
         self._end("was closed")
-
-    def _write(self, packed: bytes, waiting: Sequence[asyncio.Future[Any] | None]) -> bool:
-        if self._transport is None or len(self._waiting) + len(waiting) > MOST_WAITING:
-            return False
-        self._waiting.extend(waiting)
-        self._transport.write(packed)
-        return True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

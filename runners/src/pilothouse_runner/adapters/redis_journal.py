@@ -8,14 +8,20 @@ What Redis acknowledges is as durable as its configuration: `appendonly yes`, `a
 `maxmemory-policy noeviction` (the chart's).
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
 from pilothouse_runner.adapters.batches import Batch, decode_batch, encode_batch
-from pilothouse_runner.adapters.redis_client import RedisClient, RedisRefused, RedisUnanswered, RedisUnreachable, Word
+from pilothouse_runner.adapters.redis_client import (
+    RedisClient,
+    RedisRefused,
+    RedisUnanswered,
+    RedisUnreachable,
+    Script,
+    Word,
+)
 
 PAGE_BATCHES = 200
 """Batches that are read at once: a page of small ones is 100 kB, one of the largest results 200 MB."""
@@ -24,7 +30,7 @@ KEEP_SECONDS = 365 * 86400
 KEEP_FINISHED_SECONDS = 7 * 86400
 """How long it stays after the run's end."""
 
-_APPEND = """
+_APPEND = Script("""
 local key, batch, writer = KEYS[1], ARGV[1], ARGV[2]
 local attempt, expected, count = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local keep, is_asked_again = tonumber(ARGV[6]), ARGV[7] == '1'
@@ -46,21 +52,7 @@ if count > 0 then
   if redis.call('TTL', key) < keep / 2 then redis.call('EXPIRE', key, keep) end
 end
 return {'done', 0}
-"""
-_APPEND_SHA = hashlib.sha1(_APPEND.encode()).hexdigest()
-
-_REFUSALS = {
-    "OOM": "its memory is full (maxmemory)",
-    "MISCONF": "it cannot write to its disk",
-    "READONLY": "it is a replica that takes no writes",
-    "LOADING": "it is still reading its data from disk",
-    "BUSY": "it is busy with a script",
-    "NOAUTH": "it wants a user and a password, and the Secret has none",
-    "NOPERM": "its user may not do this: a user is limited to the keys of its namespace",
-    "MASTERDOWN": "it is a replica that has lost its primary",
-    "CLUSTERDOWN": "its cluster is down",
-    "MOVED": "it is a node of a Redis Cluster, which is not supported",
-}
+""")
 
 
 def run_prefix(namespace: str, uid: str) -> str:
@@ -88,9 +80,7 @@ class RedisJournal:
         entries: list[RawEntry] = []
         start = "-"
         while True:
-            page = await self._call("XRANGE", self._key, start, "+", "COUNT", PAGE_BATCHES)
-            if not isinstance(page, list):
-                raise self._strange(page)
+            page = await self._read_page(start)
             for item in page:
                 entries.extend(self._decode(item, len(entries)).entries)
             if len(page) < PAGE_BATCHES:
@@ -105,11 +95,11 @@ class RedisJournal:
         # Until there is an answer: also where this task is cancelled.
         self._unanswered = batch
         try:
-            verdict, number = await self._call_script(*arguments, int(is_asked_again))
+            verdict, number = await self._compare_and_add(*arguments, int(is_asked_again))
         except RedisUnanswered:
             # Once more at once, over a new connection: most answers are lost because Redis has restarted.
             try:
-                verdict, number = await self._call_script(*arguments, 1)
+                verdict, number = await self._compare_and_add(*arguments, 1)
             except RedisUnanswered as error:
                 raise JournalUnavailable(str(error)) from None
         self._unanswered = None
@@ -118,40 +108,34 @@ class RedisJournal:
         if verdict == b"length":
             raise Fenced(f"the journal in Redis holds {number} entries, attempt {attempt} expects {expected_seq}")
 
-    async def _call_script(self, *arguments: Word) -> tuple[bytes, int]:
+    async def _compare_and_add(self, *arguments: Word) -> tuple[bytes, int]:
         try:
-            reply = await self._client.call("EVALSHA", _APPEND_SHA, 1, self._key, *arguments)
-        except RedisRefused as error:
-            if error.code != "NOSCRIPT":
-                raise self._refused(error) from None
-            reply = await self._call_or_refuse("EVAL", _APPEND, 1, self._key, *arguments)
-        except RedisUnreachable as error:
-            raise JournalUnavailable(str(error)) from None
+            reply = await self._client.run(_APPEND, self._key, *arguments)
+        except (RedisUnreachable, RedisRefused) as error:
+            raise self._unavailable(error) from None
         match reply:
             case [bytes(verdict), int(number)]:
                 return verdict, number
             case _:
                 raise self._strange(reply)
 
-    async def _call(self, *command: Word) -> Any:
+    async def _read_page(self, start: str) -> list[Any]:
         try:
-            return await self._call_or_refuse(*command)
-        except RedisUnanswered as error:
-            raise JournalUnavailable(str(error)) from None
+            page = await self._client.call("XRANGE", self._key, start, "+", "COUNT", PAGE_BATCHES)
+        except (RedisUnreachable, RedisUnanswered, RedisRefused) as error:
+            raise self._unavailable(error) from None
+        if not isinstance(page, list):
+            raise self._strange(page)
+        return page
 
-    async def _call_or_refuse(self, *command: Word) -> Any:
-        try:
-            return await self._client.call(*command)
-        except RedisUnreachable as error:
-            raise JournalUnavailable(str(error)) from None
-        except RedisRefused as error:
-            raise self._refused(error) from None
-
-    def _refused(self, error: RedisRefused) -> JournalUnavailable | JournalCorrupt:
-        if error.code == "WRONGTYPE" or "WRONGTYPE" in str(error)[:200]:
+    def _unavailable(
+        self, error: RedisUnreachable | RedisUnanswered | RedisRefused
+    ) -> JournalUnavailable | JournalCorrupt:
+        if not isinstance(error, RedisRefused):
+            return JournalUnavailable(str(error))
+        if error.is_other_type:
             return JournalCorrupt(f"the key {self._key} in Redis holds something else than a journal")
-        why = _REFUSALS.get(error.code) or f"it answered {str(error)[:200]!r}"
-        return JournalUnavailable(f"Redis at {self._client.address} refused: {why}")
+        return JournalUnavailable(error.sentence(self._client.address))
 
     def _strange(self, reply: object) -> JournalUnavailable:
         return JournalUnavailable(f"Redis at {self._client.address} answered something strange: {str(reply)[:80]!r}")

@@ -8,6 +8,7 @@ from pilothouse_runner.adapters.redis_client import (
     RedisUnreachable,
     parse_address,
 )
+from pilothouse_runner.adapters.redis_frames import RedisFrames
 from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
 from pilothouse_runner.settings import RedisSettings, SettingsError
 
@@ -23,6 +24,7 @@ class RedisRun:
         self._client = RedisClient(address, RedisLogin(settings.login_path))
         self._prefix = run_prefix(namespace, uid)
         self._keep_finished = settings.keep_finished_seconds
+        self.frames = RedisFrames(self._client, self._prefix, keep_seconds=settings.keep_finished_seconds)
         self.journal = RedisJournal(self._client, self._prefix, keep_seconds=settings.keep_seconds)
 
     async def retire(self) -> None:
@@ -30,12 +32,12 @@ class RedisRun:
 
         Where Redis does not take it they stay for as long as those of a run that waits, and go then.
         """
-        for name in ("journal",):
-            try:
-                await self._client.call("EXPIRE", f"{self._prefix}{name}", self._keep_finished)
-            except (RedisUnreachable, RedisUnanswered, RedisRefused):
-                return
+        try:
+            await self._client.call("EXPIRE", f"{self._prefix}journal", self._keep_finished)
+        except (RedisUnreachable, RedisUnanswered, RedisRefused):
+            return
 
     async def aclose(self) -> None:
-        """Close the connection."""
+        """Send the last frames and close the connection."""
+        self.frames.flush()
         await self._client.aclose()
