@@ -136,7 +136,7 @@ def _plan_child(
 ) -> _Step:
     is_wanted = request is not None and request.state in WANTED and not family.is_ending
     child = family.found.get(call_id)
-    if child is not None and not is_child_of(child, family.parent):
+    if child is not None and not (is_child_of(child, family.parent) and _does(child, call_id)):
         return _plan_taken(family, call_id, report, is_wanted)
     if child is not None:
         return _plan_found(family, child, request, report, is_wanted)
@@ -263,6 +263,11 @@ def parent_of(run: AgentRun) -> tuple[str, str] | None:
 def is_child_of(run: AgentRun, parent: AgentRun) -> bool:
     """Tell whether a run is a child of this very parent: another may have had its name."""
     return parent_of(run) == (parent.metadata.name, parent.metadata.uid)
+
+
+def _does(child: AgentRun, call_id: str) -> bool:
+    """Tell whether a child does this call: the names of two could be cut to the same."""
+    return child.metadata.labels.get(names.LABEL_PARENT_CALL) == call_id
 
 
 def _plan_taken(family: Family, call_id: str, report: ChildReport | None, is_wanted: bool) -> _Step:

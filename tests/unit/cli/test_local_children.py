@@ -17,6 +17,7 @@ from pilothouse_cli.local_state import RunFolder
 from pilothouse_control.resolution import resolve_plan
 from pilothouse_control.world import ConfigMap, References
 from pilothouse_engine.attempt import Attempt, AttemptEnd, Stop
+from support.installation import wait_until
 from support.terminal import Terminal, finish, read_until
 
 DELEGATES = Path(__file__).parents[2] / "support" / "manifests" / "delegates.yaml"
@@ -63,10 +64,15 @@ def child_of(terminal: Terminal) -> str:
 def wait_for_child(terminal: Terminal, turn: int = 1) -> str:
     """Wait until the child has made so many turns."""
     runs = terminal.folder / ".pilothouse/runs"
-    while True:
-        for path in runs.glob("r1-*/run.json"):
-            if (json.loads(path.read_text())["status"].get("run") or {}).get("turn", 0) >= turn:
-                return path.parent.name
+    found: list[str] = []
+
+    def look() -> bool:
+        read = {path.parent.name: json.loads(path.read_text()) for path in runs.glob("r1-*/run.json")}
+        found.extend(name for name, raw in read.items() if (raw["status"].get("run") or {}).get("turn", 0) >= turn)
+        return bool(found)
+
+    wait_until(look, every=0.05)
+    return found[0]
 
 
 @pytest.mark.slow
@@ -123,8 +129,7 @@ def test_pause_and_abort_of_the_parent_reach_the_child(terminal: Terminal) -> No
 
 def read_mode(terminal: Terminal, name: str, want: str) -> None:
     path = terminal.folder / ".pilothouse/runs" / name / "run.json"
-    while json.loads(path.read_text())["spec"].get("control", {}).get("mode") != want:
-        pass
+    wait_until(lambda: json.loads(path.read_text())["spec"].get("control", {}).get("mode") == want, every=0.05)
 
 
 @pytest.mark.slow
@@ -133,12 +138,11 @@ def test_what_a_child_asks_is_shown_by_its_parent_and_answered_by_a_second_proce
     run = terminal.start("run", manifest, "--workflow", "boss", "--name", "r1")
     read_until(run, "parked: AwaitingChild")
     path = terminal.folder / ".pilothouse/runs/r1/run.json"
-    while "pendingApprovals" not in json.dumps(json.loads(path.read_text())["status"].get("children", [])):
-        assert run.poll() is None
+    wait_until(lambda: '"pendingApprovals"' in path.read_text().partition('"children"')[2], every=0.05)
     shown = terminal.type("show", "r1")
     child = child_of(terminal)
     assert f"note of {child} waits for a person: pilothouse approve {child} t1-0-" in " ".join(shown.split())
-    terminal.type("approve", child, "--no-wait")
+    assert f"{child}: approval of t1-0-" in terminal.type("approve", "r1", "--no-wait")  # handed on to it
     assert finish(run)[0] == 0
     assert show(terminal, child)["status"]["phase"] == "Succeeded"
 

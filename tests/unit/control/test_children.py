@@ -41,7 +41,11 @@ def a_child(
 ) -> AgentRun:
     raw = a_run(NAME, workflowRef=None, agentRef={"name": "helper"}, **spec)
     reference = {"apiVersion": names.API_VERSION, "kind": "AgentRun", "name": "triage-1", "controller": True}
-    raw["metadata"] |= {"uid": "c1", "ownerReferences": [reference | {"uid": owner}], "labels": labels or {}}
+    raw["metadata"] |= {
+        "uid": "c1",
+        "ownerReferences": [reference | {"uid": owner}],
+        "labels": {names.LABEL_PARENT_CALL: CALL, **(labels or {})},
+    }
     return AgentRun.model_validate({**raw, "status": status or {}})
 
 
@@ -180,6 +184,7 @@ def test_three_deep_is_not_too_deep() -> None:
     [
         ({"targets": frozenset()}, "AgentNotFound", "there is no Agent helper"),
         ({"child": a_child(owner="another")}, "ChildNameTaken", f"a run {NAME} exists"),
+        ({"child": a_child(labels={names.LABEL_PARENT_CALL: "t9-0-1"})}, "ChildNameTaken", f"a run {NAME} exists"),
         ({"refusals": {CALL: "exceeded quota"}}, "ChildRefused", "exceeded quota"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import RunLimits
+from pilothouse_api.v1alpha1.agentrun import ChildApproval, RunLimits
 from pilothouse_cli.commands.inspecting import print_run
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_PARKED, EXIT_SUCCEEDED, CliError
@@ -24,6 +24,7 @@ from pilothouse_cli.runs import (
     wait_for_answer,
 )
 from pilothouse_cli.terminal import clean_line, say
+from pilothouse_control.children import asked_of_people
 
 TEXT_LIMITS = frozenset({"costBudgetUSD", "onPauseTimeout"})
 
@@ -83,6 +84,10 @@ def decide(
     runs = place.runs_of(name)
     run = runs.get(name)
     _check_open(run)
+    child = asking_child(run, call_id)
+    if child is not None:
+        name, call_id = child.run, child.call_id
+        run = runs.get(name)
     chosen = choose_pending(run, call_id)
     if run.spec.control is not None and chosen in run.spec.control.approvals:
         # It was answered and changed nothing: an entry cannot be changed, only taken back and set anew.
@@ -90,6 +95,17 @@ def decide(
     directive = approval_directive(chosen, decision)
     run = _ask(runs, name, directive)
     return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
+
+
+def asking_child(run: AgentRun, call_id: str | None) -> ChildApproval | None:
+    """Return the call of a child that is meant: a run that waits for nothing itself hands the decision on.
+
+    None where the run waits itself, or where not exactly one call of its children is meant.
+    """
+    if snapshot_of(run).pending_approvals:
+        return None
+    asked = [one for one in asked_of_people(run.status.children) if call_id in (None, one.call_id)]
+    return asked[0] if len(asked) == 1 else None
 
 
 def choose_pending(run: AgentRun, call_id: str | None) -> str:
@@ -101,7 +117,8 @@ def choose_pending(run: AgentRun, call_id: str | None) -> str:
     if call_id is not None and call_id in pending:
         return call_id
     what = f"call {call_id} of run {name} does not wait" if call_id else f"no call of run {name} waits"
-    hint = f"these wait: {', '.join(pending)}" if pending else f"pilothouse show {name}"
+    below = [f"pilothouse approve {one.run} {one.call_id}" for one in asked_of_people(run.status.children)]
+    hint = f"these wait: {', '.join(pending)}" if pending else "; ".join(below) or f"pilothouse show {name}"
     raise CliError(f"{what} for a decision", hint, EXIT_FAILED)
 
 
