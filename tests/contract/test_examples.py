@@ -72,3 +72,28 @@ def test_review_router_takes_the_branch_of_its_rating(tmp_path: Path, review: st
 
     assert run["status"]["result"]["stars"] == stars
     assert steps_of(run) == ["rate", "choose", branch, "answer"]
+
+
+def test_the_refund_desk_has_a_claim_researched_and_pays_once_a_person_agrees(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pilothouse_cli"]
+    desk = subprocess.Popen(
+        [*command, "run", str(ROOT / "examples" / "refund-desk"), "-o", "json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    approve = [*command, "approve", "--selector", "team=billing", "--tool", "pay", "--yes"]
+    while (
+        desk.poll() is None
+        and "landed"
+        not in subprocess.run(approve, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False).stdout
+    ):
+        pass
+    out, err = desk.communicate(timeout=60)
+
+    assert desk.returncode == 0, err
+    run = json.loads(out)
+    assert run["status"]["result"] == {"decision": "Invoice 41 was charged twice; 30 EUR were paid back."}
+    assert run["status"]["run"]["toolCalls"] == {"research": 1, "pay": 1}
+    assert [child["exit"]["signal"] for child in run["status"]["children"]] == ["default"]
