@@ -48,3 +48,53 @@ def test_a_run_asks_others_in_pods_of_their_own_and_takes_them_with_it(
     assert "pilothouse.dev/copied-mode are the operator's" in refusal
     installation.kubectl("delete", "prun", "desk-1", "-n", namespace)
     wait_until(lambda: runs(installation, namespace) == {}, seconds=60)
+
+
+def asking_family() -> list[dict[str, Any]]:
+    """A boss that asks one helper, whose only call waits for a person."""
+    turns = {"helper": [{"toolCalls": [{"name": "note", "arguments": {}}]}, {"text": "noted"}]}
+    turns["boss"] = [{"toolCalls": [{"name": "ask", "arguments": {}}]}, {"text": "done"}]
+    router = {"kind": "Router", "router": {"conditions": [{"cel": "true", "signal": "default"}]}}
+    note = {"name": "note", "description": "Notes.", "inlineStep": router, "approval": "Always"}
+    ask = {"name": "ask", "description": "Asks.", "agentRef": {"name": "helper"}}
+    return [
+        {
+            "apiVersion": "pilothouse.dev/v1alpha1",
+            "kind": "Agent",
+            "metadata": {"name": name},
+            "spec": {
+                "mode": "Autonomous",
+                "model": {"name": "scripted", "script": {"inline": json.dumps({"turns": turns[name]})}},
+                "steering": {"inline": "Do it."},
+                "tools": [tool],
+            },
+        }
+        for name, tool in (("helper", note), ("boss", ask))
+    ]
+
+
+def live_pods(installation: Installation, namespace: str) -> list[str]:
+    pods = json.loads(installation.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
+    return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
+
+
+def test_a_run_whose_child_waits_for_a_person_holds_no_pod_and_goes_on_with_the_answer(
+    installation: Installation, namespace: str
+) -> None:
+    installation.apply(namespace, *asking_family())
+    run = {"apiVersion": "pilothouse.dev/v1alpha1", "kind": "AgentRun", "metadata": {"name": "boss-1"}}
+    installation.apply(namespace, {**run, "spec": {"agentRef": {"name": "boss"}}})
+    asking = installation.wait_for(namespace, "boss-1", ".status.phase", "AwaitingApproval", seconds=90)
+
+    [report] = asking["status"]["children"]
+    [asked] = report["pendingApprovals"]
+    assert (asked["run"], asked["tool"]) == (report["name"], "note")
+    message = next(c["message"] for c in asking["status"]["conditions"] if c["type"] == "AwaitingApproval")
+    assert f"pilothouse approve {asked['run']} {asked['callId']}" in message
+    wait_until(lambda: live_pods(installation, namespace) == [], seconds=90)  # neither parent nor child
+
+    installation.control(namespace, asked["run"], {"approvals": {asked["callId"]: {"decision": "Approve"}}})
+    ended = installation.wait_finished(namespace, "boss-1")
+    assert ended["status"]["phase"] == "Succeeded"
+    assert ended["status"]["attempt"] == 2
+    assert ended["status"]["run"]["children"][0]["state"] == "Delivered"

@@ -46,8 +46,9 @@ class Family:
 
     `plan` None: it is not at hand, nothing is made. `is_ending`: the run goes on no more, whatever its snapshot asks
     for. `found` are the objects under the children's names, by call id, whoever made them; None: looked for, and not
-    there. `targets` are kind and name of what exists to be run. `since`: when something began to be missing, by call
-    id; `refusals`: what the API server said when a child was to be made.
+    there (of one that is wanted and was never reported, the picture of a watch is enough). `targets` are kind and
+    name of what exists to be run. `since`: when something began to be missing, by call id; `refusals`: what the API
+    server said when a child was to be made.
     """
 
     parent: AgentRun
@@ -147,8 +148,10 @@ def _plan_child(
             call_id, DELETED, f"the run {report.name} was deleted before it had ended", report.name, has_run=True
         )
         return _Step(report=gone)
-    if request is None or not is_wanted:
+    if request is None:
         return _Step()
+    if not is_wanted:  # said, so that nobody looks for it again
+        return _Step(report=_end(call_id, REFUSED, "it was wanted no more before it was made"))
     return _plan_new(family, request, number)
 
 

@@ -204,10 +204,19 @@ def test_what_the_api_server_refused_is_tried_again_meanwhile() -> None:
     assert len(decide(a_request(), refusals={CALL: "exceeded quota"}).creates) == 1
 
 
-def test_nothing_is_made_without_a_plan_or_for_one_that_ends() -> None:
-    assert decide(replace_plan := a_request(), plan=None, is_ending=True).creates == ()
-    assert plan_children(replace(family(replace_plan), plan=None)).creates == ()
-    assert decide(a_request("Abandoned")).creates == ()
+def test_nothing_is_made_without_a_plan() -> None:
+    plan = plan_children(replace(family(a_request()), plan=None))
+    assert (plan.creates, list(plan.waiting)) == ((), [CALL])
+
+
+@pytest.mark.parametrize(("state", "is_ending"), [("Abandoned", False), ("Awaited", True)])
+def test_what_was_wanted_no_more_before_it_was_made_is_never_made(state: str, is_ending: bool) -> None:
+    plan = decide(a_request(state), is_ending=is_ending)
+    assert (plan.creates, plan.open) == ((), ())
+    assert only_report(plan)["exit"]["message"] == "it was wanted no more before it was made"
+
+
+def test_one_that_was_read_needs_nothing() -> None:
     assert decide(a_request("Delivered")) == ChildrenPlan()
 
 

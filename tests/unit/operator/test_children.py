@@ -1,19 +1,39 @@
 """A run and its children, as situation and status say it."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pilothouse_api import names
+from pilothouse_api.patches import merge_patch
 from pilothouse_api.v1alpha1.agentrun import ChildReport
+from pilothouse_operator.adapters.kubernetes import AlreadyExists, NotFound
 from pilothouse_operator.attempts import BeginAttempt, plan_attempt
 from pilothouse_operator.cache import Cache, Key, parent_key, workflow_of
 from pilothouse_operator.children import after_children
 from pilothouse_operator.finished import read_finished
+from pilothouse_operator.plans import StoredPlan
+from pilothouse_operator.reconcile.children import Children
 from pilothouse_operator.routing import route
 from pilothouse_operator.situation import Ended, Parked, RunView, Settling, classify
 from pilothouse_operator.status import render_status
-from unit.operator.run_views import DURABLE, an_exit, attempt_status, ended_pod, parked, view
+from unit.control.manifests import a_run, a_workflow, agent_step, an_agent
+from unit.control.test_children import DELEGATE
+from unit.control.test_resolution import plan_of
+from unit.operator.run_views import (
+    DURABLE,
+    PLAN,
+    an_exit,
+    attempt_status,
+    condition,
+    ended_pod,
+    parked,
+    running_pod,
+    view,
+)
 
 CALL = "t1-0-0a1b2c3d"
 AWAITED = {"callId": CALL, "ref": {"kind": "Agent", "name": "a"}, "state": "Awaited"}
@@ -116,3 +136,115 @@ def test_what_is_owned_otherwise_is_no_child(owner: dict[str, Any]) -> None:
     raw = raw_child(ownerReferences=[owner])
     assert parent_key(raw) is None
     assert workflow_of(raw) == Key("Workflow", "ns", "flow")
+
+
+# ---------------------------------------------------------------- an operator that dies at any request
+
+
+class Died(Exception):
+    """The operator's process is gone."""
+
+
+@dataclass
+class ApiServer:
+    """Runs by name, and an operator that dies before or after its n-th request."""
+
+    runs: dict[str, dict[str, Any]]
+    dies_at: int
+    is_after: bool
+    made: list[str] = field(default_factory=list)
+    requests: int = 0
+
+    def _serve(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        self.requests += 1
+        if self.requests == self.dies_at and not self.is_after:
+            raise Died
+        answered = answer()
+        if self.requests == self.dies_at:
+            raise Died
+        return answered
+
+    async def get(self, resource: Any, namespace: str, name: str) -> dict[str, Any]:
+        def answer() -> dict[str, Any]:
+            if resource.kind == "Agent":
+                return {"kind": "Agent"}
+            if name not in self.runs:
+                raise NotFound(404, name)
+            return self.runs[name]
+
+        return self._serve(answer)
+
+    async def create(self, resource: Any, namespace: str, body: Any) -> dict[str, Any]:
+        def answer() -> dict[str, Any]:
+            name = body["metadata"]["name"]
+            if name in self.runs:
+                raise AlreadyExists(409, name)
+            self.made.append(name)
+            metadata = {**body["metadata"], "uid": f"c{len(self.made)}", "resourceVersion": "5"}
+            self.runs[name] = {**body, "metadata": metadata}
+            return self.runs[name]
+
+        return self._serve(answer)
+
+    async def merge_patch(self, resource: Any, namespace: str, name: str, patch: Any) -> dict[str, Any]:
+        def answer() -> dict[str, Any]:
+            self.runs[name] = merge_patch(self.runs[name], patch)
+            return self.runs[name]
+
+        return self._serve(answer)
+
+
+def look_of(api: ApiServer) -> Callable[[RunView], Awaitable[RunView]]:
+    """Return the looks of one operator process: it knows nothing but what the API server shows it."""
+    cache = Cache()
+    queue = SimpleNamespace(add=lambda key: None, add_after=lambda key, seconds: None)
+    desk: Any = SimpleNamespace(
+        client=api, cache=cache, queue=queue, notice=lambda raw, is_deleted: cache.apply(raw, is_deleted)
+    )
+    children = Children(desk)
+    plan = plan_of(a_run(), a_workflow(agent_step(tools=[DELEGATE])), an_agent())
+    stored = StoredPlan(plan, PLAN)
+
+    async def look(made: RunView) -> RunView:
+        return await children.tend(made, stored, classify(made))
+
+    return look
+
+
+def end_child(api: ApiServer) -> None:
+    for name, raw in api.runs.items():
+        ended = condition("Finished") | {"message": "m"}
+        api.runs[name] = {**raw, "status": {"conditions": [ended], "exit": an_exit(), "result": {"found": 3}}}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("dies_at", range(1, 8))
+async def test_a_child_is_made_once_and_its_end_reported_whenever_the_operator_dies(
+    dies_at: int, is_after: bool
+) -> None:
+    api = ApiServer({}, dies_at, is_after)
+    reports: list[dict[str, Any]] = []
+    look = look_of(api)
+    for at in range(12):
+        if at == 6:
+            end_child(api)
+            look = look_of(api)  # the ended one has left the picture of the watch
+        asked = {**AWAITED, "ref": {"kind": "Agent", "name": "helper"}, "hold": {}}
+        snapshot = {"attempt": 1, "turn": 3, "children": [asked]}
+        mode = "Pause" if at > 2 else "Run"
+        status = attempt_status(node="n1", children=reports)
+        seen = view(status, pod=running_pod(), snapshot=snapshot, terms=DURABLE, control={"mode": mode})
+        seen = replace(seen, children=tuple(seen.run.status.children))
+        try:
+            looked = await look(seen)
+        except Died:
+            look = look_of(api)  # another process, after whatever had come of that request
+            continue
+        reports = [report.to_raw() for report in looked.children]
+    assert api.made == [f"r1-{CALL}"]
+    [report] = reports
+    assert report["exit"]["reason"] == "Complete"
+    assert report["result"] == {"found": 3}
+    assert api.runs[f"r1-{CALL}"]["spec"]["control"]["mode"] == "Pause"
+    assert api.requests >= dies_at
