@@ -75,6 +75,9 @@ def unknown_is_listed(seen: Evidence) -> Iterator[str]:
         end = finished.get(entry["id"])
         if entry["effect"] != "ReadOnly" and (end is None or end.get("is_unknown")):
             want.add(entry["id"])
+    # A task that its run did not wait for is aborted and listed with it.
+    delivered = {entry["call"] for entry in seen.facts("ChildDelivered")}
+    want |= {entry["call"] for entry in seen.facts("ChildRequested")} - delivered
     listed = [effect["callId"] for effect in (seen.final_run.get("effects") or {}).get("unknown", ())]
     if len(set(listed)) != len(listed):
         yield f"an unknown effect is listed twice: {listed}"

@@ -1,6 +1,7 @@
 """The sweep: what is, compared with what we think is, in case a watch has missed something.
 
-A difference must be there twice, some seconds apart, before it counts as missed: a listing can be ahead of a watch.
+A version that was listed and is not known some seconds later counts as missed: a listing can be ahead of a watch, and
+of an object that changes all the time it always is.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from pilothouse_operator.informer import SELECTORS, Notice
 
 FIRST_SWEEP_SECONDS = 30.0
 SETTLE_SECONDS = 5.0
+GONE = -1
+"""In place of the version of an object that is listed no more."""
 
 log = structlog.get_logger()
 
@@ -74,18 +77,23 @@ class Sweeper:
         if not suspects:
             return 0
         await asyncio.sleep(SETTLE_SECONDS)
-        differences = suspects & await self._compare(resource, selector)
+        again = await self._compare(resource, selector)
+        differences = [key for key in suspects if key in again and self._is_missed(key, suspects[key])]
         for key in differences:
             log.warning("sweep.drift", kind=key.kind, namespace=key.namespace, name=key.name)
             self._desk.metrics.sweep_drift.labels(key.kind).inc()
             await self._repair(resource, key)
         return len(differences)
 
-    async def _compare(self, resource: Resource, selector: str) -> set[Key]:
-        """Return the keys whose version is not the one that we know, as far as a listing tells."""
+    def _is_missed(self, key: Key, version: int) -> bool:
+        known = self._desk.cache.get(key)
+        return known is None or version == GONE or version_of(known) < version
+
+    async def _compare(self, resource: Resource, selector: str) -> dict[Key, int]:
+        """Return the keys whose version is not the one that we know, with the one that a listing tells."""
         cache: Cache = self._desk.cache
         listed: set[Key] = set()
-        differing: set[Key] = set()
+        differing: dict[Key, int] = {}
         before = set(cache.keys(resource.kind))
         for namespace in self._namespaces:
             async for page in self._desk.client.list_pages(resource, namespace, selector, metadata_only=True):
@@ -94,8 +102,8 @@ class Sweeper:
                     listed.add(key)
                     known = cache.get(key)
                     if known is None or version_of(known) < version_of(raw):
-                        differing.add(key)
-        return differing | {key for key in before - listed if cache.get(key) is not None}
+                        differing[key] = version_of(raw)
+        return differing | {key: GONE for key in before - listed if cache.get(key) is not None}
 
     async def _repair(self, resource: Resource, key: Key) -> None:
         try:
