@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chaos.node import CLAIM, open_node
+from chaos.node import open_node
 from chaos.plane import open_plane
 from chaos.play import Result, Show, listed
 from support.cluster import entered, fresh_cluster
@@ -29,10 +29,10 @@ async def play_plane(show: Show, folder: Path) -> Result:
 
 
 async def play_node(show: Show, folder: Path) -> Result:
-    images = await asyncio.to_thread(build_images)  # before this process enters a network that has no way out
+    images = build_images()  # before this process enters a network that has no way out
     with fresh_cluster("node", "chaos") as cluster, entered(cluster):
         say("installing by Helm")
-        installation = install(cluster, images, "redis.enabled=false", f"runner.journalClaim={CLAIM}")
+        installation = install(cluster, images)
         async with open_node(show, cluster, installation, folder, say) as node:
             return await node.play()
 

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.journals import FileShelf, Shelf
+from chaos.journals import RedisShelf, Shelf
 from chaos.kubelet import Container
 from chaos.person import Person
 from chaos.plans import Blow, Strike
@@ -27,7 +26,7 @@ from pilothouse_api import names
 from pilothouse_operator.adapters.connection import Connection, find_credentials
 from pilothouse_operator.adapters.kubernetes import PODS, ApiError, Conflict, KubernetesClient, NotFound, Raw
 from support.cluster import NODE_IP, LocalCluster
-from support.installation import SYSTEM, Installation
+from support.installation import REDIS, SYSTEM, Installation
 
 POLL_SECONDS = 0.02
 ON_A_NODE: dict[Blow, Blow] = {"oom": "crash", "zombie": "force", "lostnode": "delete"}
@@ -258,15 +257,14 @@ async def open_node(
     """Set the stage on a node in whose network this process is."""
     connection = Connection(find_credentials(str(cluster.kubeconfig)))
     api = KubernetesClient(connection, timeout=10.0)
-    namespace = f"chaos-{uuid.uuid4().hex[:8]}"
-    installation.make_namespace(namespace)
-    journals = folder / "journals"
-    make_claim(installation, namespace, journals)
+    namespace = "default"  # the chart knows it: its user of Redis is there again when Redis has restarted
     tools = ToolServer(folder / "tools.jsonl", NODE_IP)
     await tools.start()
     dice = random.Random(f"{show.seed}/services")
     services = InstalledServices(installation, cluster, api, dice)
-    shelf = FileShelf(journals)
+    redis = json.loads(installation.kubectl("get", "service", REDIS, "-n", SYSTEM, "-o", "json"))
+    login = installation.secret(SYSTEM, f"{REDIS}-admin")
+    shelf = RedisShelf(redis["spec"]["clusterIP"], 6379, namespace, (login["username"], login["password"]))
     play: Play
     hand = NodeHand(api, namespace, folder / "pods", shelf, next_strike=lambda run: play.next_strike(run))
     witness = Witness(lambda run: [one.name for one in hand.alive(run) if not one.is_gone])
@@ -277,6 +275,9 @@ async def open_node(
         ("operator-pod", lambda: services.delete("operator", 0)),
         ("operator", lambda: services.kill("operator")),
         ("apiserver", lambda: control_plane.crash()),
+        ("redis-pod", lambda: services.delete("redis", 0)),
+        ("redis", lambda: services.kill("redis")),
+        ("redis", lambda: services.kill("redis")),
     ]
     trouble = Trouble(dice, blows, show.pause)
     play = Play(
@@ -287,38 +288,3 @@ async def open_node(
     finally:
         await tools.stop()
         await connection.close()
-
-
-def make_claim(installation: Installation, namespace: str, folder: Path) -> None:
-    """Make the claim on which runners keep journals: a folder of this machine."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o777)
-    for parent in folder.parents[:-2]:  # the runner's user has to pass
-        parent.chmod(parent.stat().st_mode | 0o011)
-    size = {"storage": "1Gi"}
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": namespace},
-        "spec": {
-            "capacity": size,
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": namespace,
-            "hostPath": {"path": str(folder), "type": "Directory"},
-        },
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": CLAIM, "namespace": namespace},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": namespace,
-            "volumeName": namespace,
-            "resources": {"requests": size},
-        },
-    }
-    installation.apply(namespace, volume, claim)
-
-
-CLAIM = "journals"

@@ -135,8 +135,8 @@ def build_images() -> dict[str, dict[str, str]]:
     return found
 
 
-def install(cluster: ForeignCluster, built: dict[str, dict[str, str]], *values: str) -> Installation:
-    """Load the images, install the chart with these values (`key=value`), wait until the operator is ready."""
+def install(cluster: ForeignCluster, built: dict[str, dict[str, str]]) -> Installation:
+    """Load the images, install the chart, wait until the operator is ready."""
     cluster.load(*(Path(image["archive"]) for image in built.values()))
     images = {name: image["image"] for name, image in built.items()}
     cluster.run_tool(
@@ -144,7 +144,6 @@ def install(cluster: ForeignCluster, built: dict[str, dict[str, str]], *values: 
         *("--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "3m"),
         *("--set", f"operator.image={images['operator']}", "--set", f"runner.image={images['runner']}"),
         *("--set", f"redis.image={images['redis']}"),
-        *(word for value in values for word in ("--set", value)),
         timeout=240,
     )
     installation = Installation(cluster, images)
