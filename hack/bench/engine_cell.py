@@ -124,14 +124,15 @@ async def pilothouse_file(turns: int, tool: Tool, folder: Path) -> AsyncIterator
 @asynccontextmanager
 async def pilothouse_redis(turns: int, tool: Tool, folder: Path) -> AsyncIterator[Run]:
     """A redis-server as the chart configures it, on a socket of this machine: no network is measured."""
+    from pilothouse_api.names import redis_run_prefix
     from pilothouse_runner.adapters.redis_client import RedisClient, parse_address
-    from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+    from pilothouse_runner.adapters.redis_journal import RedisJournal
     from support.redis_server import RedisServer
 
     server = RedisServer(folder).start()
     client = RedisClient(parse_address(server.url))
     try:
-        yield engine_run(turns, tool, lambda number: RedisJournal(client, run_prefix("bench", str(number))))
+        yield engine_run(turns, tool, lambda number: RedisJournal(client, redis_run_prefix("bench", str(number))))
     finally:
         await client.aclose()
         server.close()

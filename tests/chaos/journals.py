@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import hiredis
 
+from pilothouse_api.names import redis_run_prefix
 from pilothouse_engine.ports import RawEntry
 from pilothouse_runner.adapters.batches import decode_batch
 from pilothouse_runner.adapters.file_journal import read_entries
-from pilothouse_runner.adapters.redis_journal import run_prefix
 
 REPLY_SECONDS = 0.5
 AWAY_SECONDS = 0.3
@@ -126,4 +126,4 @@ class RedisShelf:
         return reply
 
     def _key(self, uid: str) -> str:
-        return f"{run_prefix(self.namespace, uid)}journal"
+        return f"{redis_run_prefix(self.namespace, uid)}journal"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pilothouse_api.names import redis_run_prefix
 from pilothouse_engine.ports import Journal
 from pilothouse_engine.testing.journal import MemoryJournal
 from pilothouse_runner.adapters.file_journal import FileJournal
 from pilothouse_runner.adapters.redis_client import RedisClient, parse_address
-from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+from pilothouse_runner.adapters.redis_journal import RedisJournal
 from support.redis_server import shared_redis
 
 
@@ -55,7 +56,7 @@ class FileBackend:
 
 class RedisBackend:
     def __init__(self, folder: Path) -> None:
-        self.prefix = run_prefix("default", uuid.uuid4().hex)
+        self.prefix = redis_run_prefix("default", uuid.uuid4().hex)
 
     def open(self) -> Journal:
         return RedisJournal(RedisClient(parse_address(shared_redis().url)), self.prefix)

@@ -112,6 +112,11 @@ def secret_file(name: str, key: str) -> str:
     return f"{name}/{key}"
 
 
+def redis_run_prefix(namespace: str, uid: str) -> str:
+    """Return how the names of all keys of a run begin: a user of Redis is limited to `ns:<namespace>:*`."""
+    return f"ns:{namespace}:run:{uid}:"
+
+
 def audience_token_file(audience: str) -> str:
     """Return the path, below the folder of projected tokens of a runner, of the token for one audience.
 

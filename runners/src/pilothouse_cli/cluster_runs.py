@@ -20,6 +20,7 @@ from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, CliError, Forbidde
 from pilothouse_cli.local_state import not_found
 from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.turns import TurnRow, turns_of_trace
+from pilothouse_engine.ports import RawEntry
 
 PLURAL = "agentruns"
 REQUEST_TIMEOUT_SECONDS = 15
@@ -124,6 +125,15 @@ class ClusterRuns:
     def turns(self, run: AgentRun) -> Sequence[TurnRow]:
         """Return the newest turns, out of the trace in status: the journal is the runner's."""
         return turns_of_trace(snapshot_of(run).trace)
+
+    def entries(self, run: AgentRun) -> Sequence[RawEntry]:
+        """Say where the journal is: a person's rights on runs are none on the store of journals."""
+        key = f"{names.redis_run_prefix(self._namespace, run.metadata.uid or '')}journal"
+        raise CliError(
+            f"the journal of {run.metadata.name} is out of reach from here: in Redis it is the stream {key}",
+            "who may read the Secret of Redis reads it there: XRANGE on that key; its last batch holds the result",
+            EXIT_FAILED,
+        )
 
     def wait_for_change(self, run: AgentRun, timeout: float) -> AgentRun:
         """Watch the object."""

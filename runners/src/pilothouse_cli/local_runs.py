@@ -25,7 +25,7 @@ from pilothouse_cli.local_store import POLL_SECONDS
 from pilothouse_cli.pending import matches
 from pilothouse_cli.runs import is_finished, snapshot_of
 from pilothouse_cli.turns import TurnRow, turns_of_journal
-from pilothouse_engine.ports import JournalCorrupt
+from pilothouse_engine.ports import JournalCorrupt, RawEntry
 from pilothouse_runner.adapters.file_journal import read_entries
 
 _TERMINAL_MODES = {"Finish": ("Finish", "Abort"), "Abort": ("Abort",)}
@@ -100,9 +100,13 @@ class LocalRuns:
 
     def turns(self, run: AgentRun) -> Sequence[TurnRow]:
         """Return the turns out of the journal."""
+        return turns_of_journal(self.entries(run))
+
+    def entries(self, run: AgentRun) -> Sequence[RawEntry]:
+        """Return the entries of the journal's file."""
         path = self.folder(run.metadata.name).journal_path
         try:
-            return turns_of_journal(read_entries(path))
+            return read_entries(path)
         except JournalCorrupt as error:
             raise CliError(f"the journal {path} is damaged: {error}", "", EXIT_FAILED) from None
 

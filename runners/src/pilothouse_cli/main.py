@@ -177,6 +177,21 @@ def _show(
     raise typer.Exit(show_run(_place(namespace, cluster, context, kubeconfig), run, output))
 
 
+@app.command("result")
+def _result(
+    run: RunName,
+    output: OutputOption = Output.json,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print the result of a run, also one that is too large for its status."""
+    from pilothouse_cli.commands.inspecting import print_result
+
+    raise typer.Exit(print_result(_place(namespace, cluster, context, kubeconfig), run, output))
+
+
 @app.command("trace")
 def _trace(
     run: RunName,

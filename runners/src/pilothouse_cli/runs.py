@@ -12,6 +12,7 @@ from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, ApprovalDecision, 
 from pilothouse_api.wake import is_answered
 from pilothouse_cli.exits import EXIT_FAILED, CliError, first_problem
 from pilothouse_cli.turns import TurnRow
+from pilothouse_engine.ports import RawEntry
 
 
 class Runs(Protocol):
@@ -42,6 +43,10 @@ class Runs(Protocol):
 
     def turns(self, run: AgentRun) -> Sequence[TurnRow]:
         """Return the turns of a run, as far back as they are kept."""
+        ...
+
+    def entries(self, run: AgentRun) -> Sequence[RawEntry]:
+        """Return the entries of a run's journal; raises CliError, which says where it is, where it is out of reach."""
         ...
 
     def wait_for_change(self, run: AgentRun, timeout: float) -> AgentRun:

@@ -13,6 +13,7 @@ from rich.text import Text
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ChildReport, ControlAnswer, Landing, PendingApproval, Snapshot
 from pilothouse_cli.pending import PendingCall
+from pilothouse_cli.results import Reference, stored_result
 from pilothouse_cli.runs import is_finished, snapshot_of, target_of
 from pilothouse_cli.terminal import clean, clean_json, clean_line
 from pilothouse_cli.turns import NANO_DOLLARS, CallRow, TurnRow
@@ -85,9 +86,12 @@ def run_view(run: AgentRun, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [facts]
     if snapshot.steps:
         parts += [Text(), _steps_table(snapshot)]
-    result = run.status.result or snapshot.result
-    if result is not None:
-        parts += [Text(), Text("Result", style="bold"), Text(clean_json(result))]
+    result = stored_result(run)
+    if isinstance(result, Reference):
+        said = f"{result.size:,} bytes; all of it: pilothouse result {run.metadata.name}"
+        parts += [Text(), Text("Result", style="bold"), Text(said)]
+    elif result is not None:
+        parts += [Text(), Text("Result", style="bold"), Text(clean_json(dict(result)))]
     elif snapshot.exit is not None and snapshot.exit.partial:
         parts += [Text(), Text("Partial answer", style="bold"), Text(clean(snapshot.exit.partial))]
     return Group(*parts)

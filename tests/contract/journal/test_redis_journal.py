@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from pilothouse_api.names import redis_run_prefix
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
 from pilothouse_runner.adapters import redis_client, redis_journal
 from pilothouse_runner.adapters.batches import Batch, encode_batch
 from pilothouse_runner.adapters.redis_client import RedisAddress, RedisClient, RedisLogin, parse_address
-from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+from pilothouse_runner.adapters.redis_journal import RedisJournal
 from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
-PREFIX = run_prefix("team-a", "u-1")
+PREFIX = redis_run_prefix("team-a", "u-1")
 KEY = f"{PREFIX}journal"
 
 
@@ -296,7 +297,7 @@ async def test_a_user_of_a_namespace_reaches_its_keys_and_no_others(server: Redi
     server.ask("ACL", "SETUSER", "default", "off")
     await open_journal(server.url, login).append(1, 0, [entry(0)])
 
-    theirs = RedisJournal(RedisClient(parse_address(server.url), login), run_prefix("team-b", "u-1"))
+    theirs = RedisJournal(RedisClient(parse_address(server.url), login), redis_run_prefix("team-b", "u-1"))
     with pytest.raises(JournalUnavailable, match="its user may not do this"):
         await theirs.read()
     with pytest.raises(JournalUnavailable, match="its user may not do this"):

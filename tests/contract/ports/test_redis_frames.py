@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from pilothouse_api.names import redis_run_prefix
 from pilothouse_runner.adapters import redis_client, redis_frames
 from pilothouse_runner.adapters.redis_client import RedisClient, parse_address
 from pilothouse_runner.adapters.redis_frames import RedisFrames
-from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+from pilothouse_runner.adapters.redis_journal import RedisJournal
 from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
-PREFIX = run_prefix("team-a", "u-1")
+PREFIX = redis_run_prefix("team-a", "u-1")
 KEY = f"{PREFIX}frames"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilothouse_api import names
-from pilothouse_runner.adapters.redis_journal import run_prefix
+from pilothouse_api.names import redis_run_prefix
 from support.agentruns import Administrator
 from support.redis_server import RedisServer
 from support.runner_process import RunnerPod, finish, napping_plan, read_frames_until, run_status, until
@@ -51,7 +51,7 @@ def test_a_run_loses_no_turn_where_runner_and_redis_are_killed_by_turns(
     snapshot = run_status(administrator, pod)
     assert (snapshot["attempt"], snapshot["turn"], snapshot["toolCalls"]) == (3, 7, {"note": 6})
     assert snapshot["effects"].get("unknown", []) == []
-    prefix = run_prefix("default", pod.run.uid)
+    prefix = redis_run_prefix("default", pod.run.uid)
     assert WEEK - 100 < redis.ask("TTL", f"{prefix}journal") <= WEEK
     assert WEEK - 100 < redis.ask("TTL", f"{prefix}frames") <= WEEK
     frames = [json.loads(fields[1]) for _, fields in redis.ask("XRANGE", f"{prefix}frames", "-", "+")]
@@ -64,7 +64,7 @@ def test_the_journal_of_a_run_that_is_deleted_does_not_stay(
     pod = pod_of(napping_plan(60, delay=0.1))
     process = pod.start(**where(redis))
     read_frames_until(process, "Iteration", iteration=2)
-    key = f"{run_prefix('default', pod.run.uid)}journal"
+    key = f"{redis_run_prefix('default', pod.run.uid)}journal"
     assert redis.ask("TTL", key) > 300 * 86400
     administrator.delete(pod.run.name)
 

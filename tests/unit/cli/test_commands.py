@@ -43,6 +43,30 @@ def test_a_finished_run_is_listed_shown_traced_and_printed_for_programs(inside: 
     assert "\x1b" not in inside.type("show", "r1")
 
 
+def test_a_result_is_printed_whole_where_the_status_only_refers_to_it(inside: Inside) -> None:
+    text = "All is well. " * 1000
+    manifest = inside.write("w.yaml", SHORT.replace("text: done", f"text: '{text.strip()}'"))
+    run = json.loads(inside.type("run", manifest, "--name", "r1", "-o", "json"))
+    assert run["status"]["result"]["ref"] == "journal/result"
+
+    assert json.loads(inside.type("result", "r1")) == {"talk_result": text.strip()}
+    assert yaml.safe_load(inside.type("result", "r1", "-o", "yaml")) == {"talk_result": text.strip()}
+    assert "13,0" in inside.type("show", "r1")
+    assert "all of it: pilothouse result r1" in inside.type("show", "r1")
+    journal = next(inside.folder.glob(".pilothouse/**/journal.jsonl"))
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
+    assert "does not hold the result with the digest" in inside.refuse("result", "r1", code=1)
+
+
+def test_a_small_result_is_printed_and_a_run_without_one_says_so(inside: Inside) -> None:
+    inside.type("run", inside.write("w.yaml", SHORT), "--name", "r1")
+    assert json.loads(inside.type("result", "r1")) == {"talk_result": "done"}
+
+    broken = SHORT.replace("text: done", "error: {kind: Refused}")
+    inside.type("run", inside.write("w.yaml", broken), "--name", "r2", code=1)
+    assert "run r2 has no result; it is Failed" in inside.refuse("result", "r2", code=1)
+
+
 def test_a_failed_run_exits_one_and_says_why(inside: Inside) -> None:
     broken = SHORT.replace("text: done", "error: {kind: Refused}")
     assert broken != SHORT

@@ -1,4 +1,4 @@
-"""`list`, `show`, `trace`, `watch`."""
+"""`list`, `show`, `result`, `trace`, `watch`."""
 
 import sys
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.places import Place
-from pilothouse_cli.exits import EXIT_SUCCEEDED, exit_code
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, CliError, exit_code
 from pilothouse_cli.live_view import frame_line, live_view
+from pilothouse_cli.results import Reference, result_of_journal, stored_result
 from pilothouse_cli.runs import Runs, is_finished, snapshot_of
 from pilothouse_cli.tables import run_view, runs_table, turns_view
 from pilothouse_cli.terminal import clean, clean_line, print_data, print_names, say, show, stdout
@@ -42,6 +43,21 @@ def show_run(place: Place, name: str, output: str) -> int:
     """Print one run."""
     run = place.runs_of(name).get(name)
     print_run(run, output)
+    return EXIT_SUCCEEDED
+
+
+def print_result(place: Place, name: str, output: str) -> int:
+    """Print the result of a run, whole, however large it is."""
+    runs = place.runs_of(name)
+    run = runs.get(name)
+    result = stored_result(run)
+    if isinstance(result, Reference):
+        result = result_of_journal(runs.entries(run), result, f"the journal of {name} in {runs.where}")
+    if result is None:
+        phase = run.status.phase or "Pending"
+        next_step = "" if is_finished(run) else f"wait for its end: pilothouse watch {name}"
+        raise CliError(f"run {name} has no result; it is {phase}", next_step, EXIT_FAILED)
+    print_data(dict(result), "yaml" if output == "yaml" else "json")
     return EXIT_SUCCEEDED
 
 

@@ -55,15 +55,11 @@ return {'done', 0}
 """)
 
 
-def run_prefix(namespace: str, uid: str) -> str:
-    """Return how the names of all keys of a run begin: a user of Redis is limited to `ns:<namespace>:*`."""
-    return f"ns:{namespace}:run:{uid}:"
-
-
 class RedisJournal:
     """One run's journal in a Redis.
 
-    `keep_seconds` is how long it stays after the last append, at least half of that; `prefix` is `run_prefix`.
+    `keep_seconds` is how long it stays after the last append, at least half of that; `prefix` begins the names of the
+    run's keys (`names.redis_run_prefix`).
     """
 
     durable = True

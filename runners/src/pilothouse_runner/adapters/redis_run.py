@@ -1,5 +1,6 @@
 """All of one run that lies in Redis, over one connection."""
 
+from pilothouse_api.names import redis_run_prefix
 from pilothouse_runner.adapters.redis_client import (
     RedisClient,
     RedisLogin,
@@ -9,7 +10,7 @@ from pilothouse_runner.adapters.redis_client import (
     parse_address,
 )
 from pilothouse_runner.adapters.redis_frames import RedisFrames
-from pilothouse_runner.adapters.redis_journal import RedisJournal, run_prefix
+from pilothouse_runner.adapters.redis_journal import RedisJournal
 from pilothouse_runner.settings import RedisSettings, SettingsError
 
 
@@ -22,7 +23,7 @@ class RedisRun:
         except ValueError as error:
             raise SettingsError(str(error)) from None
         self._client = RedisClient(address, RedisLogin(settings.login_path))
-        self._prefix = run_prefix(namespace, uid)
+        self._prefix = redis_run_prefix(namespace, uid)
         self._keep_finished = settings.keep_finished_seconds
         self.frames = RedisFrames(self._client, self._prefix, keep_seconds=settings.keep_finished_seconds)
         self.journal = RedisJournal(self._client, self._prefix, keep_seconds=settings.keep_seconds)
