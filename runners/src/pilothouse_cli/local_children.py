@@ -91,12 +91,15 @@ class LocalFamily:
     async def advance(self, folder: RunFolder, plan: Plan, attempt: Attempt) -> AttemptEnd:
         """Advance a run as far as it goes here, with its children; they have ended or are let go when this returns."""
         tending = asyncio.create_task(self._tend_always(folder), name="children")
+        tending.add_done_callback(lambda task: None if task.cancelled() else self.stop.release())
         try:
             while True:
                 end = await self.once(folder, plan, attempt, self.stop)
                 if not self._waits_for_child(end) or not await self._wait_due(folder):
                     break
                 attempt = Attempt(next_attempt(folder))
+            if tending.done():
+                tending.result()  # a fault: without it, nobody would know why all was let go of
             await self._part(folder, end)
             return end
         finally:

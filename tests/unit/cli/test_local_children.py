@@ -11,12 +11,12 @@ import yaml
 
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1 import Agent, AgentRun
-from pilothouse_cli.local import LOCAL_PLATFORM, create_run, new_run
+from pilothouse_cli.local import LOCAL_PLATFORM, create_run, load_plan, new_run
 from pilothouse_cli.local_children import MANIFESTS, LocalFamily, manifests_text, read_manifests
 from pilothouse_cli.local_state import RunFolder
 from pilothouse_control.resolution import resolve_plan
 from pilothouse_control.world import ConfigMap, References
-from pilothouse_engine.attempt import Attempt, AttemptEnd, Stop
+from pilothouse_engine.attempt import Attempt, AttemptEnd, Lost, Stop
 from support.installation import wait_until
 from support.terminal import Terminal, finish, read_until
 
@@ -213,3 +213,24 @@ def test_damaged_manifests_are_none(tmp_path: Path, text: str) -> None:
     folder = kept_child(tmp_path)
     (folder.path / MANIFESTS).write_text(text, errors="surrogateescape")
     assert read_manifests(folder, LOCAL_PLATFORM).agents == {}
+
+
+def test_a_fault_while_children_are_looked_after_lets_go_of_the_run_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = kept_child(tmp_path)
+
+    def break_down(self: LocalFamily, one: RunFolder) -> None:
+        raise RuntimeError("broken")
+
+    async def once(one: RunFolder, plan: Plan, attempt: Attempt, stop: Stop) -> AttemptEnd:
+        await stop.wait()
+        return Lost("Gone", "let go")
+
+    async def advance() -> AttemptEnd:
+        family = LocalFamily(tmp_path, LOCAL_PLATFORM, once, Stop())
+        return await family.advance(folder, load_plan(folder), Attempt(1))
+
+    monkeypatch.setattr(LocalFamily, "_tend", break_down)
+    with pytest.raises(RuntimeError, match="broken"):
+        asyncio.run(advance())

@@ -1027,6 +1027,16 @@ ROWS = [
         "there is no Agent search among what was given",
     ),
     Row(
+        "DelegateOutcomeUnmapped",
+        [a_workflow(delegating(agentRef="b")), an_agent("b", outcome={"enum": ["found"]})],
+        [
+            a_workflow(delegating(agentRef="b") | {"routes": {"found": "end"}}),
+            an_agent("b", outcome={"enum": ["found"]}),
+        ],
+        "spec.steps[0].routes",
+        "Agent b may end with found",
+    ),
+    Row(
         "DelegateReachesItself",
         [a_workflow(delegating(workflowRef="b"), name="a"), a_workflow(delegating(workflowRef="a"), name="b")],
         [a_workflow(delegating(workflowRef="b"), name="a"), a_workflow(name="b")],

@@ -65,6 +65,19 @@ def _not_found(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
                 yield Problem(place, f"there is no {kind} {ref.name}", did_you_mean(ref.name, known))
 
 
+def judge_delegate_outcomes(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
+    """An outcome of an Agent that is run as a child, leading nowhere."""
+    for path, step in subject.steps():
+        ref = step.delegate.agent_ref if step.delegate is not None else None
+        agent = scene.agents.get(ref.name) if ref is not None else None
+        if ref is None or agent is None:
+            continue
+        for value in agent.spec.outcome.enum or ():
+            if value not in step.routes:
+                what = f"Agent {ref.name} may end with {value}, and routes do not map it: the run would fail"
+                yield Problem((*path, "routes"), what, f"add {value}: <step or end>")
+
+
 def judge_own_workflow(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
     """A Delegate that reaches the workflow that it belongs to, directly or through others."""
     own: Target = ("Workflow", subject.workflow.metadata.name)
@@ -181,6 +194,7 @@ CHILD_SPEC_CHECKS: tuple[Check[SpecSubject], ...] = (
 CHILD_WORKFLOW_CHECKS: tuple[Check[WorkflowSubject], ...] = (
     Check("DelegateTargetNotFound", "Error", judge_delegate_target),
     Check("DelegateTargetElsewhere", "Warning", judge_delegate_elsewhere),
+    Check("DelegateOutcomeUnmapped", "Error", judge_delegate_outcomes),
     Check("DelegateReachesItself", "Error", judge_own_workflow),
     Check("DelegatesTooDeep", "Warning", judge_depth),
     Check("ChildBudgetUnreservable", "Error", judge_child_budgets),
