@@ -9,6 +9,7 @@ from pilothouse_operator.situation import (
     EXIT_GRACE,
     MISSING_GRACE,
     SETTLE_GRACE,
+    SILENT_START,
     SLOW_START,
     START_GRACE,
     Blocked,
@@ -56,8 +57,9 @@ def _of_start(view: RunView) -> list[datetime]:
     pod = view.pod
     if pod is None:
         return []
-    if view.now - pod.created < START_GRACE:
-        return [pod.created + START_GRACE]
+    for grace in (SILENT_START, START_GRACE):
+        if view.now - pod.created < grace:
+            return [pod.created + grace]
     # Its events say more than its status, and no watch brings them.
     return [pod.created + SLOW_START, view.now + STALLED_RECHECK]
 

@@ -19,6 +19,8 @@ from pilothouse_operator.pods import PodView
 
 MISSING_GRACE = timedelta(seconds=60)
 """How long something may be missing (apply order) before a person must act."""
+SILENT_START = timedelta(seconds=10)
+"""How long a pod may give no reason for not starting before its events are asked."""
 START_GRACE = timedelta(seconds=60)
 """How long a pod may fail to start, for a reason that it gives, before a person must act."""
 SLOW_START = timedelta(seconds=600)

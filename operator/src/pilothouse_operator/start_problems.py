@@ -23,7 +23,7 @@ _SAME_AS = {"ErrImagePull": "ImagePullBackOff"}
 """The kubelet alternates between these, once a try: as two reasons each try would cost two writes."""
 
 _IMAGE = "see runTemplate.image and the pull secrets of the run's ServiceAccount"
-_HINTS = {
+HINTS = {
     "ImagePullBackOff": _IMAGE,
     "InvalidImageName": _IMAGE,
     "ErrImageNeverPull": _IMAGE,
@@ -66,7 +66,7 @@ def _container_problem(container: str, waiting: Mapping[str, Any]) -> StartProbl
 
 
 def _hinted(reason: str, message: str) -> str:
-    hint = _HINTS.get(reason)
+    hint = HINTS.get(reason)
     return f"{shorten(message)}; {hint}" if hint else shorten(message)
 
 
@@ -93,7 +93,7 @@ def problem_of_events(raw_events: Iterable[Mapping[str, Any]]) -> StartProblem |
 
 WEBHOOK_UNAVAILABLE = "WebhookUnavailable"
 
-_REFUSALS: tuple[tuple[str, str, bool, str], ...] = (
+REFUSALS: tuple[tuple[str, str, bool, str], ...] = (
     ("exceeded quota", "QuotaExceeded", True, "wait for other pods to end, or raise the ResourceQuota"),
     ("failed quota", "QuotaExceeded", True, "the ResourceQuota wants runTemplate.resources to be set"),
     ("is being terminated", "NamespaceTerminating", True, ""),
@@ -111,7 +111,7 @@ _REFUSALS: tuple[tuple[str, str, bool, str], ...] = (
 
 def explain_refusal(message: str) -> tuple[str, str, bool]:
     """Return reason, message, and whether it may come right by itself, of a pod that the API server did not take."""
-    for words, reason, is_waiting, hint in _REFUSALS:
+    for words, reason, is_waiting, hint in REFUSALS:
         if words in message:
             return reason, f"{shorten(message)}; {hint}" if hint else shorten(message), is_waiting
     return "PodRefused", shorten(message), False

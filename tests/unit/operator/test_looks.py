@@ -38,6 +38,7 @@ SETTLES = [condition("Settling", since=ago(20))]
         (view(plan=None, obstacle=Obstacle("X", "m", True, ago(55))), 5),
         (view(plan=None, obstacle=Obstacle("X", "m", True, ago(5))), 15),
         (view(attempt_status(), pod=pending_pod(created=ago(10), **PULLING)), 50),
+        (view(attempt_status(), pod=pending_pod(created=ago(4))), 6),
         (view(attempt_status(), pod=pending_pod(created=ago(70))), 60),
         (view(attempt_status(), pod=pending_pod(created=ago(570))), 30),
         (

@@ -44,7 +44,7 @@ from pilothouse_operator.reconcile.children import Children, find_lineage
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, explain, gather_references
 from pilothouse_operator.routing import SETTLED
-from pilothouse_operator.situation import START_GRACE, Ended, Obstacle, RunView, Seen, Situation, Terms, classify
+from pilothouse_operator.situation import SILENT_START, Ended, Obstacle, RunView, Seen, Situation, Terms, classify
 from pilothouse_operator.start_problems import (
     WEBHOOK_UNAVAILABLE,
     StartProblem,
@@ -394,7 +394,7 @@ def _created(run: AgentRun) -> datetime | None:
 def is_silent(pod: PodView, now: datetime) -> bool:
     """Tell whether a pod should have started by now and says nothing about why it does not."""
     is_waiting = pod.phase == "Pending" and not pod.has_started and pod.failure is None
-    return is_waiting and pod.problem is None and now - pod.created >= START_GRACE
+    return is_waiting and pod.problem is None and now - pod.created >= SILENT_START
 
 
 def is_leaving(view: RunView) -> bool:
