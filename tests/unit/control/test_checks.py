@@ -1062,6 +1062,13 @@ ROWS = [
         "b → c → d → e is 4",
     ),
     Row(
+        "AgentDelegatesTooDeep",
+        [an_agent(one, tools=[a_delegate(two)]) for one, two in ("ab", "bc", "cd", "de")] + [an_agent("e")],
+        [an_agent(one, tools=[a_delegate(two)]) for one, two in ("ab", "bc", "cd")] + [an_agent("d")],
+        "spec.tools",
+        "b → c → d → e is 4",
+    ),
+    Row(
         "ChildBudgetUnreservable",
         [a_workflow(agent_step(tools=[a_delegate("b")]), limits={"tokenBudget": 9000}), unbounded("b")],
         [a_workflow(agent_step(tools=[a_delegate("b")])), unbounded("b")],

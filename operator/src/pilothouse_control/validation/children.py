@@ -1,6 +1,6 @@
 """Checks of what is run as a child: delegates of agents, Delegate steps, tasks in the background."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
@@ -90,12 +90,36 @@ def judge_own_workflow(scene: Scene, subject: WorkflowSubject) -> Iterator[Probl
 
 def judge_depth(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
     """A chain of delegates that is longer than runs may be deep."""
-    for start in _targets_of(("", ""), scene, subject.spec):
-        chain = _longest(start, scene, ())
-        if len(chain) > MAX_DEPTH and len(set(chain)) == len(chain):
+    yield from _too_deep(scene, _targets_of(("", ""), scene, subject.spec), ("spec", "steps"))
+
+
+def judge_agent_depth(scene: Scene, subject: AgentSubject) -> Iterator[Problem]:
+    """The same in runs of an Agent alone."""
+    if subject.path == ("spec",):  # one that is written in a step is judged with its workflow
+        yield from _too_deep(scene, _delegates_of_agent(subject.spec), ("spec", "tools"))
+
+
+def _too_deep(scene: Scene, targets: Iterable[Target], path: FieldPath) -> Iterator[Problem]:
+    known: dict[tuple[Target, int], tuple[Target, ...]] = {}
+    for start in dict.fromkeys(targets):
+        chain = _chain_of(start, MAX_DEPTH + 1, scene, known)
+        if len(chain) > MAX_DEPTH and len(set(chain)) == len(chain):  # cycles are another check's
             shown = " → ".join(name for _, name in chain)
             what = f"children are at most {MAX_DEPTH} deep, and {shown} is {len(chain)}: the last one would be refused"
-            yield Problem(("spec", "steps"), what, "delegate less deep")
+            yield Problem(path, what, "delegate less deep")
+
+
+def _chain_of(
+    start: Target, length: int, scene: Scene, known: dict[tuple[Target, int], tuple[Target, ...]]
+) -> tuple[Target, ...]:
+    """Return a longest chain from `start` of at most that length; each target is followed once for each length."""
+    if length == 1:
+        return (start,)
+    if (start, length) not in known:
+        known[start, length] = ()
+        below = (_chain_of(one, length - 1, scene, known) for one in _targets_of(start, scene))
+        known[start, length] = (start, *max(below, key=len, default=()))
+    return known[start, length]
 
 
 def _delegates(spec: WorkflowSpec) -> Iterator[tuple[FieldPath, Target]]:
@@ -141,14 +165,6 @@ def _chain_to(target: Target, start: Target, scene: Scene) -> list[Target] | Non
     return None
 
 
-def _longest(start: Target, scene: Scene, above: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Return a longest chain from `start`, no longer than what is one too deep; cycles are another check's."""
-    chain = (*above, start)
-    if start in above or len(chain) > MAX_DEPTH:
-        return chain
-    return max((_longest(one, scene, chain) for one in _targets_of(start, scene)), key=len, default=chain)
-
-
 def judge_child_budgets(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
     """A budget that a child is lent a part of, and an Agent that cannot reserve of it."""
     limits, steps = subject.spec.limits, ("spec", "steps")
@@ -191,6 +207,7 @@ CHILD_SPEC_CHECKS: tuple[Check[SpecSubject], ...] = (
     Check("BackgroundWithoutAgent", "Error", judge_background),
     Check("DelegateTimeout", "Warning", judge_delegate_timeout),
 )
+CHILD_AGENT_CHECKS: tuple[Check[AgentSubject], ...] = (Check("AgentDelegatesTooDeep", "Warning", judge_agent_depth),)
 CHILD_WORKFLOW_CHECKS: tuple[Check[WorkflowSubject], ...] = (
     Check("DelegateTargetNotFound", "Error", judge_delegate_target),
     Check("DelegateTargetElsewhere", "Warning", judge_delegate_elsewhere),

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pilothouse_control.validation.agents import AGENT_CHECKS
-from pilothouse_control.validation.children import CHILD_RUN_CHECKS, CHILD_SPEC_CHECKS, CHILD_WORKFLOW_CHECKS
+from pilothouse_control.validation.children import (
+    CHILD_AGENT_CHECKS,
+    CHILD_RUN_CHECKS,
+    CHILD_SPEC_CHECKS,
+    CHILD_WORKFLOW_CHECKS,
+)
 from pilothouse_control.validation.context import CONTEXT_CHECKS
 from pilothouse_control.validation.graph import GRAPH_CHECKS
 from pilothouse_control.validation.guardrails import GUARDRAIL_CHECKS
@@ -28,7 +33,7 @@ CHECKS_OF_SPECS = (
     *CHILD_SPEC_CHECKS,
     HOOK_ARTIFACT,
 )
-CHECKS_OF_AGENTS = (*AGENT_CHECKS, *MCP_AGENT_CHECKS)
+CHECKS_OF_AGENTS = (*AGENT_CHECKS, *MCP_AGENT_CHECKS, *CHILD_AGENT_CHECKS)
 CHECKS_OF_WORKFLOWS = (
     *WORKFLOW_CHECKS,
     *GRAPH_CHECKS,
