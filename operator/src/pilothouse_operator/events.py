@@ -17,6 +17,7 @@ from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, AgentRunStatus
 from pilothouse_operator.adapters.kubernetes import EVENTS, AlreadyExists, ApiError, KubernetesClient
 from pilothouse_operator.conditions import find_condition, format_time, is_true
 from pilothouse_operator.metrics import Metrics
+from pilothouse_operator.status import LOST_SERVICES
 
 MAX_WAITING = 1000
 PARK_PHASES = frozenset({"Paused", "AwaitingApproval"})
@@ -45,6 +46,10 @@ def plan_events(old: AgentRunStatus, new: AgentRunStatus) -> Iterator[EventDraft
         yield EventDraft("Warning", "AttemptFailed", f"attempt {old.attempt}: {new_failure}", f"failed-{old.attempt}")
     if new.phase != old.phase:
         yield from _plan_phase_events(old, new, turn)
+    for service in LOST_SERVICES:
+        away = find_condition(new.conditions, service)
+        if away is not None and away.status == "True" and not is_true(old.conditions, service):
+            yield EventDraft("Warning", service, away.message, f"{service}-{away.last_transition_time}")
     stalled = find_condition(new.conditions, "Stalled")
     if stalled is not None and stalled.status == "True" and new.phase not in FINISHED_PHASES:
         before = find_condition(old.conditions, "Stalled")

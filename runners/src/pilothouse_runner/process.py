@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -57,11 +57,15 @@ class AllSinks:
 
 
 class Sigterm:
-    """Remembers a SIGTERM from the first moment on: as process 1 of a container nobody else would."""
+    """Remembers a SIGTERM from the first moment on: as process 1 of a container nobody else would.
 
-    def __init__(self) -> None:
+    `asked` are those that came before.
+    """
+
+    def __init__(self, asked: Sequence[int] = ()) -> None:
         self._is_asked = False
         signal.signal(signal.SIGTERM, self._remember)
+        self._is_asked = self._is_asked or bool(asked)
 
     def release(self, stop: Stop) -> None:
         """Hand the signal to a running attempt: it journals, publishes and lets go."""
@@ -73,10 +77,10 @@ class Sigterm:
         self._is_asked = True
 
 
-def main() -> None:
-    """Run one attempt and end the process."""
+def main(asked: Sequence[int] = ()) -> None:
+    """Run one attempt and end the process; `asked` are signals to end that came while modules were loaded."""
     calm_collector()
-    sigterm = Sigterm()
+    sigterm = Sigterm(asked)
     lines = LogLines(sys.stdout, {name: os.environ.get(env) for name, env in _COMMON_FIELDS.items()})
     logging.getLogger().addHandler(LogLinesHandler(lines))
     code, message = run_process(os.environ, lines, sigterm)

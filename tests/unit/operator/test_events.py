@@ -46,6 +46,12 @@ PAUSED = {**STARTED, "phase": "Paused", "run": {"turn": 3}}
         ),
         (PAUSED, {**STARTED, "phase": "Aborted", "exit": {"signal": "aborted", "reason": "Aborted"}}, ["Aborted"]),
         ({}, {"phase": "Pending", "conditions": [condition("Stalled", reason="InputInvalid")]}, ["Stalled"]),
+        (STARTED, {**STARTED, "conditions": [*STARTED["conditions"], condition("JournalLost")]}, ["JournalLost"]),
+        (
+            {**STARTED, "conditions": [*STARTED["conditions"], condition("JournalLost")]},
+            {**STARTED, "conditions": [*STARTED["conditions"], condition("JournalLost")]},
+            [],
+        ),
         (
             {"phase": "Pending", "conditions": [condition("Stalled", reason="InputInvalid")]},
             {"phase": "Pending", "conditions": [condition("Stalled", reason="InputInvalid")]},

@@ -1,7 +1,9 @@
 """The pod's process: what it refuses, and how it says how it ended."""
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -13,8 +15,8 @@ from pilothouse_api import names
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
-from pilothouse_engine.run import AttemptEnd, Finished, Lost, Released
-from pilothouse_runner.process import PlanError, describe_end, load_plan, write_termination_message
+from pilothouse_engine.run import AttemptEnd, Finished, Lost, Released, Stop
+from pilothouse_runner.process import PlanError, Sigterm, describe_end, load_plan, write_termination_message
 from pilothouse_runner.settings import RunnerSettings
 
 PLAN = {
@@ -128,6 +130,40 @@ def test_outside_of_a_cluster_it_says_what_is_missing(tmp_path: Path) -> None:
     assert (line["run"], line["attempt"], line["namespace"]) == ("r1", "1", "default")
     assert "KUBERNETES_SERVICE_HOST" in line["message"]
     assert done.stderr == ""
+
+
+ASKED_WHILE_LOADING = """
+import os, runpy, signal, sys
+
+class AsksToEnd:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pilothouse_runner.process":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, AsksToEnd())
+runpy.run_module("pilothouse_runner", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_signal_to_end_that_comes_while_modules_load_is_heard() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED_WHILE_LOADING], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 2, "it was not ended by the signal, and went on to say that its pod is wrong"
+
+
+def test_a_signal_that_came_before_releases_the_attempt_at_once() -> None:
+    async def released() -> bool:
+        stop = Stop()
+        Sigterm([signal.SIGTERM]).release(stop)
+        return stop.is_asked
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert asyncio.run(released())
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 MOST_MODULES = 395
