@@ -8,6 +8,11 @@ CHILD_ASKS = "ChildAwaitingApproval"
 AWAITING_CHILD = "AwaitingChild"
 
 
+def has_children(view: RunView) -> bool:
+    """Tell whether a run has asked for children, or has some."""
+    return bool(view.children) or (view.snapshot is not None and bool(view.snapshot.children))
+
+
 def after_children(view: RunView, situation: Situation) -> Situation:
     """Return the situation of a run whose children may still run: it has ended when all of them have."""
     if isinstance(situation, Ended) and view.open_children:

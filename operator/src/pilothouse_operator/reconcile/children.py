@@ -62,9 +62,6 @@ class Children:
 
     async def tend(self, view: RunView, stored: StoredPlan | None, situation: Situation) -> RunView:
         """Do what is to be done about the children of a run; return the view with what is known of them."""
-        snapshot = view.snapshot
-        if not view.run.status.children and (snapshot is None or not snapshot.children):
-            return view
         family = await self._gather(view, stored, situation)
         plan = plan_children(family)
         self._remember(view, plan)

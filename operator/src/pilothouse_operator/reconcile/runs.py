@@ -32,7 +32,7 @@ from pilothouse_operator.attempts import (
     plan_attempt,
 )
 from pilothouse_operator.cache import Key, parent_key, workflow_of
-from pilothouse_operator.children import after_children
+from pilothouse_operator.children import after_children, has_children
 from pilothouse_operator.conditions import is_true
 from pilothouse_operator.desk import Desk
 from pilothouse_operator.events import build_event, plan_events
@@ -121,7 +121,11 @@ class RunReconciler:
         if is_true(run.status.conditions, "Finished"):
             return await self._leave(key, raw, run)
         view, stored = await self._gather(raw, run)
-        view = await self._children.tend(view, stored, classify(view))
+        if has_children(view):
+            before = classify(view)
+            if isinstance(before, Ended) and not await self._is_ended_as_seen(view):
+                return AT_ONCE  # its children would be aborted for an end that is none
+            view = await self._children.tend(view, stored, before)
         situation = after_children(view, classify(view))
         plan = plan_attempt(view, situation)
         if self._needs_proof(view, situation, plan) and not await self._is_pod_as_seen(view):
@@ -224,6 +228,9 @@ class RunReconciler:
         if isinstance(plan, BeginAttempt):
             return view.attempt > 0
         return isinstance(situation, Ended) and view.run.status.pod is not None
+
+    async def _is_ended_as_seen(self, view: RunView) -> bool:
+        return view.run.status.pod is None or await self._is_pod_as_seen(view)
 
     async def _is_pod_as_seen(self, view: RunView) -> bool:
         namespace, name = view.run.metadata.namespace or "", view.run.status.pod.name if view.run.status.pod else ""
