@@ -114,6 +114,15 @@ class _Transcript:
         body = f" {_json(request.body)}" if request.body is not None else ""
         yield f"-- {at} {request.operation} {request.kind} {request.name}{request.label_selector}{body}"
 
+    def _load(self, at: str, told: Told) -> Iterator[str]:
+        yield f"-- {at} loads session {told.value.session} of step {told.value.step}"
+
+    def _keep(self, at: str, told: Told) -> Iterator[str]:
+        *before, run = told.outcome
+        yield f"-- {at} keeps in session {told.value.session} of step {told.value.step}, behind {len(before)} runs"
+        for message in run.messages:
+            yield from _message(message, None)
+
     def _model(self, at: str, told: Told) -> Iterator[str]:
         request: ModelRequest = told.value
         yield f"-- {at} step {request.step}, turn {request.turn}: the model is shown"

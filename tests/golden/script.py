@@ -9,6 +9,8 @@
                             last one is repeated, and one that is not named gives {"done": true}
     http: [{status: 200, json: {...}}, {failure: Timeout, sent: true}]     the same for HTTP
     mcp: {crm: {tools: [{name: search}], calls: {search: [{text: found}, {failure: Timeout}]}}}
+    session: c-17           the conversation that the run continues
+    past: [[{role: user, text: hi}, ...]]   what earlier runs of it have said in the step `work`, run by run
     objects: [{kind: ConfigMap, ...}]   objects of the cluster, in the run's namespace; `forbidden`: names of others
     secrets: {shop/token: text}         keys of Secrets
     events:                 what people and the world do, and when
@@ -72,6 +74,7 @@ class Event(_Node):
     store: Literal["Back", "Unavailable", "Forbidden"] | None = None
     journal_fails: int = 0
     journal_keeps: int | None = None
+    sessions_fail: int = 0
     stop: bool = False
     kill: bool = False
     settle: SettleCause | None = None
@@ -109,6 +112,10 @@ class Script(_Node):
     functions: dict[str, list[dict[str, Any]]] = {}
     http: list[dict[str, Any]] = []
     mcp: dict[str, McpScript] = {}
+    session: str | None = None
+    past: list[list[dict[str, Any]]] = []
+    damaged: bool = False
+    """Whether what is stored of the session is no conversation."""
     objects: list[dict[str, Any]] = []
     forbidden: list[str] = []
     secrets: dict[str, str] = {}
@@ -144,6 +151,7 @@ class Script(_Node):
             input=self.input,
             active_deadline_seconds=self.active_deadline_seconds,
             ceilings=LiveCeilings(),
+            **({"session": self.session} if self.session is not None else {}),
         )
 
     def _step(self, step: dict[str, Any]) -> dict[str, Any]:

@@ -37,10 +37,14 @@ from pilothouse_engine.ports import (
     ResourceFailure,
     ResourceReply,
     ResourceRequest,
+    SessionKey,
+    SessionsUnavailable,
+    StoredSession,
     StoreFailure,
 )
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Stop
 from pilothouse_engine.scripted import ScriptedModel
+from pilothouse_engine.sessions.records import PastRun, decode_messages, decode_runs, encode_runs
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.state import RunState
 from pilothouse_engine.testing.clock import START, ManualClock
@@ -48,6 +52,7 @@ from pilothouse_engine.testing.frames import ListFrameSink
 from pilothouse_engine.testing.journal import MemoryJournal
 from pilothouse_engine.testing.resources import MemoryResources
 from pilothouse_engine.testing.secrets import DictSecrets
+from pilothouse_engine.testing.sessions import MemorySessions
 from pilothouse_engine.testing.store import MemoryRunStore
 
 MOST_ATTEMPTS = 8
@@ -83,6 +88,7 @@ class Checkpoint:
     happened: Counter[str]
     done: frozenset[int]
     due: Mapping[int, float]
+    sessions: Mapping[SessionKey, StoredSession]
 
 
 @dataclass(eq=False, repr=False)
@@ -111,6 +117,7 @@ class Stage:
         self.sink = ListFrameSink()
         self.journal = _Journal(self, durable=self.script.durable)
         self.store = _Store(self)
+        self.sessions = _Sessions(self)
 
     def _set_clock(self, elapsed: float) -> None:
         self._began = elapsed
@@ -128,6 +135,7 @@ class Stage:
         stage.store = _Store(stage)
         stage.store.directives = at.directives
         stage.journal._lines = self.journal._lines[: at.length]
+        stage.sessions._stored = dict(at.sessions)
         stage.attempt, stage.settle = at.attempt, at.settle
         stage.happened, stage.done, stage.due = at.happened.copy(), set(at.done), dict(at.due)
         return stage
@@ -193,6 +201,7 @@ class Stage:
             store=self.store,
             frames=self.sink,
             clock=self.clock,
+            sessions=self.sessions,
         )
 
     async def facts(self) -> list[Fact]:
@@ -265,6 +274,8 @@ class Stage:
             self.journal.fail_next(*[JournalUnavailable("the journal is away")] * event.journal_fails)
         if event.journal_keeps is not None:
             del self.journal._lines[event.journal_keeps :]
+        if event.sessions_fail:
+            self.sessions.fail_next(*[SessionsUnavailable("the store of sessions is away")] * event.sessions_fail)
         if event.settle is not None:
             self.settle = event.settle
         if event.passes:
@@ -299,6 +310,7 @@ class Stage:
                 self.happened.copy(),
                 frozenset(self.done),
                 dict(self.due),
+                dict(self.sessions._stored),
             )
         )
 
@@ -344,6 +356,27 @@ class _Store(MemoryRunStore):
         if failure is None and snapshot.parked is not None and not snapshot.parked.released:
             await self._stage.happen(f"parked {snapshot.parked.reason}")
         return failure
+
+
+class _Sessions(MemorySessions):
+    """The conversation that the script brings, with what is asked and kept of it written down."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+        script = stage.script
+        past = [PastRun(f"past-{number}", decode_messages(said)) for number, said in enumerate(script.past)]
+        if script.session is not None and (past or script.damaged):
+            content = b"{" if script.damaged else encode_runs(tuple(past))
+            self._stored[SessionKey("ns", script.session, "work")] = StoredSession(1, content)
+
+    async def load(self, key: SessionKey) -> StoredSession:
+        self._stage.tell("load", key)
+        return await super().load(key)
+
+    async def replace(self, key: SessionKey, version: int, content: bytes) -> bool:
+        self._stage.tell("keep", key, decode_runs(content))
+        return await super().replace(key, version, content)
 
 
 class _Model:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from golden.recording import record
-from golden.script import read_script
+from golden.script import UID, read_script
 from golden.stage import Checkpoint, Stage
 from pilothouse_api.signals import DEFAULT, RESERVED_EXITS
 from pilothouse_engine.facts import (
@@ -20,12 +20,15 @@ from pilothouse_engine.facts import (
     CallStarted,
     Fact,
     ModelStarted,
+    PromptOpened,
     ReplyReceived,
     StepEntered,
     StepFinished,
 )
 from pilothouse_engine.frames import fold
+from pilothouse_engine.ports import SessionKey, StoredSession
 from pilothouse_engine.run import Finished
+from pilothouse_engine.sessions.records import decode_runs
 from support.golden import Golden
 
 HERE = Path(__file__).parent / "transcripts"
@@ -99,6 +102,7 @@ def test_a_run_that_is_cut_at_any_append_goes_on_to_the_same_end(path: Path) -> 
         assert isinstance(end, Finished), at
         check_results(facts)
         check_exits(stage, facts)
+        check_kept_once(stage, facts)
         if not whole.script.may_end_otherwise:
             assert (end.exit.signal, end.exit.reason) == (last.exit.signal, last.exit.reason), at
 
@@ -139,6 +143,16 @@ def check_results(facts: list[Fact], *, is_ended: bool = True) -> None:
     finished = Counter(fact.id for fact in facts if isinstance(fact, CallFinished))
     assert finished <= Counter(asked)
     assert not is_ended or finished == Counter(asked)
+
+
+def check_kept_once(stage: Stage, facts: list[Fact]) -> None:
+    """What a run of a session has said stands once in the conversation, behind all others."""
+    if stage.script.session is None or stage.script.damaged:
+        return
+    stored = stage.sessions._stored.get(SessionKey("ns", stage.script.session, "work"), StoredSession())
+    past = [f"past-{number}" for number in range(len(stage.script.past))]
+    has_said = any(isinstance(fact, PromptOpened) for fact in facts)
+    assert [run.uid for run in decode_runs(stored.content)] == past + [UID] * has_said
 
 
 def check_exits(stage: Stage, facts: list[Fact]) -> None:

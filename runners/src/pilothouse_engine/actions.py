@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, ModelEndpoint
 from pilothouse_engine.facts import CallStarted, Cause, Facts, GateName, ModelStarted
-from pilothouse_engine.ports import Directives, StoreFailure, ToolSpec
+from pilothouse_engine.ports import Directives, SessionKey, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.steps.contract import StepCall
 from pilothouse_engine.values import value
@@ -36,6 +36,14 @@ class ListTools:
     """Ask the MCP servers that the agent's tools name what they offer, all at once, and journal what came of it."""
 
     agent: AgentSpec
+
+
+@value
+class LoadSession:
+    """Load what was said in earlier runs of the session, after so many seconds, and journal what came of it."""
+
+    key: SessionKey
+    after: float = 0.0
 
 
 @value
@@ -135,6 +143,7 @@ Action = (
     Commit
     | ReadControl
     | ListTools
+    | LoadSession
     | CallModel
     | Execute
     | AskPolicy

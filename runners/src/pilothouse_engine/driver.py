@@ -8,6 +8,7 @@ append.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from pilothouse_api.plan import Plan
@@ -24,6 +25,7 @@ from pilothouse_engine.actions import (
     Inputs,
     JudgeText,
     ListTools,
+    LoadSession,
     ReadControl,
     ReadSlice,
     Release,
@@ -56,7 +58,7 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.frames import advance, fold, park_frame
 from pilothouse_engine.observers import Watch
-from pilothouse_engine.parks import iso, lost_park, parked_report
+from pilothouse_engine.parks import STORE_LOST, iso, lost_park, parked_report
 from pilothouse_engine.ports import (
     Directives,
     Fenced,
@@ -157,6 +159,8 @@ class Driver:
         self._desk: Desk | None = None
         self._has_sessions = False
         """Whether the visit under way has asked MCP servers, whose sessions end with it."""
+        self._is_kept = catalog.plan.session is None
+        """Whether what was said in the run is kept for the next one of its session: before that its end is not told."""
 
     async def run(self) -> AttemptEnd:
         """Advance the run until the attempt ends."""
@@ -230,6 +234,8 @@ class Driver:
                     await self._publish_urgent()
             case ListTools(agent):
                 await self._list_tools(agent)
+            case LoadSession():
+                await self._load_session(action)
             case CallModel():
                 await self._call_model(action)
             case Execute(executions):
@@ -313,12 +319,7 @@ class Driver:
                 return await work()
             except JournalUnavailable as error:
                 park = self._journal_lost = self._journal_lost or self._begin_outage("JournalLost", str(error))
-            await self._publish_journal_lost(park, released=False)
-            await self._alarms.bound(self._ports.clock.sleep(wait), None)
-            self._check_lost()
-            if self._stop.is_asked:
-                raise _Ends(await self._publish_journal_lost(park, released=True))
-            wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+            wait = await self._outlast(park, wait)
 
     def _begin_outage(self, reason: str, said: str) -> ParkBegan:
         """Tell viewers of a park that cannot be journaled: on a laptop nobody else would."""
@@ -326,11 +327,22 @@ class Driver:
         self._ports.frames.emit(park_frame(self._state, park))
         return park
 
-    async def _publish_journal_lost(self, park: ParkBegan, *, released: bool) -> Released:
+    async def _outlast(self, park: ParkBegan, wait: float) -> float:
+        """Wait for a service to be back; return how long to wait the next time."""
+        await self._publish_lost(park, released=False)
+        await self._alarms.bound(self._ports.clock.sleep(wait), None)
+        self._check_lost()
+        if self._stop.is_asked:
+            raise _Ends(await self._publish_lost(park, released=True))
+        return min(wait * 2, LONGEST_RETRY_SECONDS)
+
+    async def _publish_lost(self, park: ParkBegan, *, released: bool) -> Released:
         parked = parked_report(park, is_released=released)
         snapshot = build_snapshot(self._catalog, self._state, self._inputs)
-        snapshot = snapshot.model_copy(update={"parked": parked, "journal_length": self._flushed, "exit": None})
-        if self._state.attempt == self._attempt.number and self._inputs.published_length is not None:
+        unsaid = {"exit": None, "result": None}
+        snapshot = snapshot.model_copy(update={"parked": parked, "journal_length": self._flushed, **unsaid})
+        has_looked = self._inputs.published_length is not None or self._state.ended is not None
+        if self._state.attempt == self._attempt.number and has_looked:
             # An attempt that has not fenced the others and looked yet has nothing to say.
             failure = await self._ports.store.publish(snapshot)
             if failure is not None and failure.kind in ("Gone", "Fenced"):
@@ -340,6 +352,8 @@ class Driver:
     def _build_snapshot(self) -> Snapshot | None:
         state = self._state
         if self._flushed != state.length or state.attempt != self._attempt.number:
+            return None
+        if state.ended is not None and not self._is_kept:
             return None
         if self._inputs.published_length is None and state.ended is None:
             # Never overwrite what stands before it was read: it may know more than this journal.
@@ -395,6 +409,34 @@ class Driver:
         if directives.control is not None:
             for key in directives.control.steer:
                 inputs.first_seen.setdefault(key, now)
+
+    # ------------------------------------------------------------ sessions
+
+    async def _load_session(self, action: LoadSession) -> None:
+        from pilothouse_engine.sessions.loading import load_session
+
+        await self._flush()
+        if action.after:
+            await self._alarms.bound(self._ports.store.wait(action.after), None)
+            if self._stop.is_asked:
+                return
+            await self._read_control(0.0)
+        most, bound = self._inputs.settings.max_session_messages, self._alarms.bound
+        self._commit(await load_session(self._state, action.key, self._ports.sessions, most, self._now, bound))
+        if self._is_urgent:
+            await self._publish_urgent()
+
+    async def _keep_session(self) -> None:
+        """Keep what was said for the next run of the session; parked until that is done."""
+        from pilothouse_engine.sessions.storing import keep_said
+
+        entries = await self._until_available(self._ports.journal.read)
+        most = self._inputs.settings.max_session_messages
+        park, wait = None, FIRST_RETRY_SECONDS
+        while (problem := await keep_said(self._catalog, entries, self._ports.sessions, most)) is not None:
+            park = park or self._begin_outage(STORE_LOST, problem)
+            wait = await self._outlast(replace(park, message=problem), wait)
+        self._is_kept = True
 
     # ------------------------------------------------------------ MCP servers
 
@@ -526,9 +568,11 @@ class Driver:
         await self._flush()
         ended = self._state.ended
         assert ended is not None
+        if not self._is_kept:
+            await self._keep_session()
         snapshot = await self._publish_surely()
         if snapshot is None:  # the journal knows the end: the next attempt publishes it
-            parked = Parked(reason="StoreLost", turn=self._state.turn, since=iso(self._now()), released=True)
+            parked = Parked(reason=STORE_LOST, turn=self._state.turn, since=iso(self._now()), released=True)
             return Released(parked, build_snapshot(self._catalog, self._state, self._inputs))
         result = dict(ended.result) if ended.result is not None else None
         return Finished(run_exit(ended), result, snapshot)
@@ -560,7 +604,7 @@ class Driver:
                 raise RuntimeError(f"the snapshot was refused: {failure.message}")
             if not is_told:
                 is_told = True
-                self._begin_outage("StoreLost", failure.message)
+                self._begin_outage(STORE_LOST, failure.message)
             if not self._stop.is_asked:
                 await self._alarms.bound(self._ports.clock.sleep(wait), None)
                 wait = min(wait * 2, LONGEST_RETRY_SECONDS)

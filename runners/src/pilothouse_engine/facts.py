@@ -78,6 +78,7 @@ Cause = Literal[
     "PolicyDenied",
     "SameErrorRepeated",
     "ScriptSpent",
+    "SessionCorrupt",
     "ToolCallLimit",
     "ToolTimeout",
     "ToolsKeepFailing",
@@ -152,6 +153,18 @@ class StepEntered:
     visit: int
     kind: str
     turn: int = 0
+
+
+@value
+class SessionLoaded:
+    """What an agent step begins its visits with of earlier runs of the session: all of them, whatever is stored later.
+
+    `history` are messages in the form of `sessions.records`, oldest first; empty where nothing was ever said.
+    """
+
+    at: float
+    step: str
+    history: tuple[Mapping[str, Any], ...] = ()
 
 
 @value
@@ -568,6 +581,7 @@ Fact = (
     RunStarted
     | AttemptStarted
     | StepEntered
+    | SessionLoaded
     | PromptOpened
     | ToolSurface
     | ModeAnswered

@@ -14,6 +14,9 @@ from pilothouse_engine.state import RunState
 STOPPED = "Stopped"
 """Reason of the park of an attempt that its host asked to let go: the next attempt goes on at once."""
 
+STORE_LOST = "StoreLost"
+"""Reason of the park of a run whose conversation can be neither read nor kept."""
+
 LONGEST_WAIT_SECONDS = 300.0
 HELD_SECONDS = 30.0
 """How long a run that waits for a person or a child keeps its pod (engine.md §8)."""
@@ -31,7 +34,7 @@ def _second(seconds: int) -> str:
 
 
 def lost_park(state: RunState, reason: str, since: float, said: str) -> ParkBegan:
-    """Return the park of a service that is away, which cannot be journaled."""
+    """Return the park of a service that is away, with what was last said of it."""
     return ParkBegan(since, reason, state.turn, message=said[:MAX_OUTAGE_CHARS])
 
 
@@ -62,6 +65,10 @@ def plan_parked(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         from pilothouse_engine.children import plan_awaiting_child
 
         return plan_awaiting_child(catalog, state, inputs, park)
+    if park.reason == STORE_LOST:
+        from pilothouse_engine.sessions.loading import plan_store_lost
+
+        return plan_store_lost(catalog, state, inputs)
     if park.reason != "Paused":
         if inputs.failure is None:
             return Commit((ParkEnded(inputs.now, park.reason),))

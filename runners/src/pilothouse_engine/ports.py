@@ -448,6 +448,10 @@ class StoredSession:
     content: bytes = b""
 
 
+SESSION_SECONDS = 30.0
+"""How long a store may take to answer."""
+
+
 class SessionsUnavailable(Exception):
     """The store of sessions cannot be reached, or cannot write now; the same may be asked again."""
 
@@ -457,7 +461,7 @@ class SessionCorrupt(Exception):
 
 
 class Sessions(Protocol):
-    """Keeps conversations beyond the runs that they are made of (engine.md §11)."""
+    """Keeps conversations beyond the runs that they are made of (engine.md §11); answers within `SESSION_SECONDS`."""
 
     async def load(self, key: SessionKey) -> StoredSession:
         """Return what is stored, read now; raises SessionsUnavailable, SessionCorrupt."""

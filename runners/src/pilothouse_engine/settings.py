@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Bounds that the platform sets; seconds and bytes."""
+    """Bounds that the platform sets; seconds, bytes, and the messages of earlier runs that a session brings."""
 
     control_grace_seconds: float = 60.0
     abort_grace_seconds: float = 30.0
@@ -14,3 +14,4 @@ class Settings:
     max_context_bytes: int = 262_144
     max_snapshot_bytes: int = 32_768
     max_result_bytes: int = 8_192
+    max_session_messages: int = 200

@@ -41,6 +41,7 @@ from pilothouse_engine.facts import (
     ReplyRejected,
     RunEnded,
     RunStarted,
+    SessionLoaded,
     SteerAnswered,
     StepEntered,
     StepFinished,
@@ -138,6 +139,8 @@ class Visit:
 
     messages: list[Message] = field(default_factory=list)
     opening: int = 0
+    past: range = range(0)
+    """Which messages are of earlier runs of the session; the first is the engine's note about them."""
     result_ids: dict[int, str] = field(default_factory=dict)
     raw_from: dict[int, int] = field(default_factory=dict)
     prompt_bytes: int = 0
@@ -287,6 +290,8 @@ class RunState:
     children: dict[str, Child] = field(default_factory=dict)
     tasks: dict[str, Child] = field(default_factory=dict)
     """Children in the background whose end was not read yet."""
+    histories: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    """What was said in earlier runs of the session, by agent step, once it is loaded."""
 
     mode: str = "Run"
     mode_answer: Answer = Answer("Landed", 0, 0.0)
@@ -514,9 +519,21 @@ def _park_ended(state: RunState, fact: ParkEnded) -> None:
 # ---------------------------------------------------------------- the prompt and the model
 
 
+def _session_loaded(state: RunState, fact: SessionLoaded) -> None:
+    from pilothouse_engine.sessions.records import decode_messages  # most runs have no session
+
+    state.histories[fact.step] = decode_messages(fact.history)
+
+
 def _prompt_opened(state: RunState, fact: PromptOpened) -> None:
     visit = _visit(state)
+    past = state.histories.get(visit.step, ())
     for message in fact.messages:
+        if message.role != "system" and past:
+            visit.past = range(len(visit.messages), len(visit.messages) + len(past))
+            for said in past:
+                visit.add(said)
+            past = ()
         visit.add(Message(message.role, message.text))
     visit.opening = len(visit.messages)
     head = len(visit.messages) - sum(message.role == "user" for message in fact.messages)
@@ -886,6 +903,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     RunStarted: _run_started,
     AttemptStarted: _attempt_started,
     StepEntered: _step_entered,
+    SessionLoaded: _session_loaded,
     PromptOpened: _prompt_opened,
     ToolSurface: _tool_surface,
     ModeAnswered: _mode_answered,

@@ -108,6 +108,10 @@ def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     gates = catalog.gates(visit.step)
     if gates.problem:
         return _exit(state, inputs, ERROR, "GuardrailUnresolvable", gates.problem)
+    if catalog.plan.session is not None and visit.step not in state.histories:
+        from pilothouse_engine.sessions.loading import plan_loading
+
+        return plan_loading(catalog, state, inputs)
     try:
         agent = catalog.agent(visit.step).agent
         if agent.mode == "Completion":

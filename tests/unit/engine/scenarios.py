@@ -34,6 +34,7 @@ from pilothouse_engine.testing.journal import MemoryJournal
 from pilothouse_engine.testing.mcp import InProcessMcp
 from pilothouse_engine.testing.resources import MemoryResources
 from pilothouse_engine.testing.secrets import DictSecrets
+from pilothouse_engine.testing.sessions import MemorySessions
 from pilothouse_engine.testing.store import MemoryRunStore
 
 USAGE = Usage(input=50, output=10)
@@ -127,10 +128,13 @@ def build_plan(
     input: dict[str, Any] | None = None,
     texts: dict[str, PlannedText] | None = None,
     active_deadline_seconds: int = 3600,
+    session: str | None = None,
+    uid: str = "uid-1",
     **spec: Any,
 ) -> Plan:
     return Plan(
-        run=RunIdentity(namespace="ns", name="run-1", uid="uid-1"),
+        run=RunIdentity(namespace="ns", name="run-1", uid=uid),
+        session=session,
         workflow=Origin(name="flow", digest="d"),
         spec=WorkflowSpec.model_validate({"steps": list(steps), **spec}),
         input={"ticket": "I was charged twice"} if input is None else input,
@@ -149,13 +153,14 @@ class Scenario:
     http: ScriptedHttp = field(default_factory=ScriptedHttp)
     mcp: Mcp = field(default_factory=InProcessMcp)
     resources: MemoryResources = field(default_factory=MemoryResources)
+    sessions: MemorySessions | None = None
     is_durable: bool = True
     settings: Settings = field(default_factory=Settings)
     observers: Sequence[Observer] = ()
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
-        self.store = MemoryRunStore(self.clock)
+        self.store = MemoryRunStore(self.clock, self.plan.run.uid)
         self.sink = ListFrameSink()
         self.journal = MemoryJournal(durable=self.is_durable)
         self.stop = Stop()
@@ -175,6 +180,7 @@ class Scenario:
             store=self.store,
             frames=self.sink,
             clock=self.clock,
+            sessions=self.sessions,
         )
 
     async def attempt(self, *, settle: str | None = None, number: int | None = None) -> AttemptEnd:

@@ -52,10 +52,11 @@ def sent_at(visit: Visit, messages: Sequence[Message], level: Level) -> list[Sen
         return [Sent(index, message) for index, message in enumerate(messages)]
     cut = CUTS[level]
     newest = newest_turn(visit)
-    kept = set(_kept_earlier(messages, visit.opening, newest, cut.messages))
+    past = visit.past[1:]
+    kept = set(_kept_earlier(messages, (*past, *range(visit.opening, newest)), cut.messages))
     sent: list[Sent] = []
     for index, message in enumerate(messages):
-        if index < visit.opening or message.role == "system":
+        if (index < visit.opening and index not in past) or message.role == "system":
             sent.append(Sent(index, message))
         elif index >= newest or index in kept:
             sent.append(_shorten(visit, index, message, cut, is_newest=index >= newest))
@@ -70,13 +71,13 @@ def newest_turn(visit: Visit) -> int:
     return visit.opening
 
 
-def _kept_earlier(messages: Sequence[Message], begin: int, end: int, most: int) -> Iterator[int]:
+def _kept_earlier(messages: Sequence[Message], earlier: Sequence[int], most: int) -> Iterator[int]:
     """Yield which messages of earlier turns are kept: the newest ones, a reply and the results of its calls together.
 
-    Steers are kept wherever they stand and are not counted.
+    Earlier runs of the session are earlier turns. Steers are kept wherever they stand and are not counted.
     """
     unit: list[int] = []
-    for index in range(end - 1, begin - 1, -1):
+    for index in reversed(earlier):
         message = messages[index]
         if message.role == "system":
             continue
@@ -91,7 +92,9 @@ def _kept_earlier(messages: Sequence[Message], begin: int, end: int, most: int) 
 
 
 def _shorten(visit: Visit, index: int, message: Message, cut: Cut, *, is_newest: bool) -> Sent:
-    if message.role == "tool":
+    if index in visit.past:  # nothing more of a result is kept than what stands here
+        text = cut_text(message.text, cut.result_chars if message.role == "tool" else cut.text_chars)
+    elif message.role == "tool":
         if message.name == READ_TOOL_RESULT and not cut.cuts_slices:
             return Sent(index, message)
         call_id = visit.result_ids[index]

@@ -302,7 +302,7 @@ async def test_a_completion_that_is_asked_again_is_two_iterations_of_one_step() 
     assert len(traced.named("step.Agent")) == 1
 
 
-IGNORED = {facts.RunStarted, facts.PromptOpened}
+IGNORED = {facts.RunStarted, facts.PromptOpened, facts.SessionLoaded}
 """Facts that no span, attribute or event is about."""
 
 

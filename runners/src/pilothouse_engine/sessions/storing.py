@@ -1,0 +1,43 @@
+"""Keeping what a run has said for the next one of its session (engine.md §11).
+
+It follows from the journal of the run that has ended, so that doing it again, after a crash or beside another attempt,
+gives the same; and a run that is in the record is not added to it twice.
+"""
+
+from collections.abc import Sequence
+
+from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.ports import RawEntry, SessionCorrupt, SessionKey, Sessions, SessionsUnavailable
+from pilothouse_engine.sessions.loading import key_of
+from pilothouse_engine.sessions.records import PastRun, add_run, decode_runs, encode_runs
+from pilothouse_engine.sessions.transcripts import read_transcripts
+
+MAX_RACES = 16
+"""How often others may be faster; of a session one run goes on at a time, so that there are hardly any."""
+
+
+async def keep_said(catalog: Catalog, entries: Sequence[RawEntry], sessions: Sessions | None, most: int) -> str | None:
+    """Keep what the agent steps of a journal have said; None once all of it is kept, else why not.
+
+    A record that cannot be read is no reason to lose what comes after it: it is told and waited for, like a store that
+    is away.
+    """
+    if sessions is None:
+        return None  # nothing was loaded either: the step has ended with that
+    uid = catalog.plan.run.uid
+    try:
+        for step, messages in read_transcripts(catalog, entries).items():
+            await keep_run(sessions, key_of(catalog, step), PastRun(uid, messages), most)
+    except (SessionsUnavailable, SessionCorrupt) as error:
+        return str(error)
+    return None
+
+
+async def keep_run(sessions: Sessions, key: SessionKey, run: PastRun, most: int) -> None:
+    """Add a run to a conversation, once; raises SessionsUnavailable, SessionCorrupt."""
+    for _ in range(MAX_RACES):
+        stored = await sessions.load(key)
+        runs = add_run(decode_runs(stored.content), run, most)
+        if runs is None or await sessions.replace(key, stored.version, encode_runs(runs)):
+            return
+    raise SessionsUnavailable(f"{MAX_RACES} other runs have stored to this session meanwhile")
