@@ -172,6 +172,23 @@ async def test_a_server_that_is_gone_or_starts_anew_between_appends_is_noticed(s
     assert await numbers(server.url) == [0, 1]
 
 
+async def test_the_log_says_once_why_a_journal_is_unavailable(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = open_journal(server.url)
+    for _ in range(2):
+        server.kill()
+        for _ in range(3):
+            with pytest.raises(JournalUnavailable):
+                await journal.append(1, 0, [])
+        server.start()
+        await journal.append(1, 0, [])
+
+    assert [record.getMessage() for record in caplog.records] == 2 * [
+        f"the journal is unavailable: Redis at {server.path} cannot be reached: Connection refused"
+    ]
+
+
 async def test_a_server_that_hangs_is_unavailable_after_a_while(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

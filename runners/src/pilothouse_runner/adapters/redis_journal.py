@@ -8,6 +8,7 @@ What Redis acknowledges is as durable as its configuration: `appendonly yes`, `a
 `maxmemory-policy noeviction` (the chart's).
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,8 @@ KEEP_SECONDS = 365 * 86400
 """How long the journal of a run stays to which nothing was added: a released run may wait as long."""
 KEEP_FINISHED_SECONDS = 7 * 86400
 """How long it stays after the run's end."""
+
+log = logging.getLogger(__name__)
 
 _APPEND = Script("""
 local key, batch, writer = KEYS[1], ARGV[1], ARGV[2]
@@ -70,6 +73,7 @@ class RedisJournal:
         self._keep_seconds = keep_seconds
         self._writer = os.urandom(6).hex()
         self._unanswered: bytes | None = None
+        self._said: str | None = None
 
     async def read(self) -> Sequence[RawEntry]:
         """Return all entries, oldest first, page by page."""
@@ -97,8 +101,8 @@ class RedisJournal:
             try:
                 verdict, number = await self._compare_and_add(*arguments, 1)
             except RedisUnanswered as error:
-                raise JournalUnavailable(str(error)) from None
-        self._unanswered = None
+                raise self._unavailable(error) from None
+        self._unanswered = self._said = None
         if verdict == b"attempt":
             raise Fenced(f"attempt {number} has written to the journal in Redis, this is attempt {attempt}")
         if verdict == b"length":
@@ -127,11 +131,13 @@ class RedisJournal:
     def _unavailable(
         self, error: RedisUnreachable | RedisUnanswered | RedisRefused
     ) -> JournalUnavailable | JournalCorrupt:
-        if not isinstance(error, RedisRefused):
-            return JournalUnavailable(str(error))
-        if error.is_other_type:
+        if isinstance(error, RedisRefused) and error.is_other_type:
             return JournalCorrupt(f"the key {self._key} in Redis holds something else than a journal")
-        return JournalUnavailable(error.sentence(self._client.address))
+        sentence = error.sentence(self._client.address) if isinstance(error, RedisRefused) else str(error)
+        if sentence != self._said:  # the run's status says that it waits for its journal, its log says why
+            self._said = sentence
+            log.warning("the journal is unavailable: %s", sentence)
+        return JournalUnavailable(sentence)
 
     def _strange(self, reply: object) -> JournalUnavailable:
         return JournalUnavailable(f"Redis at {self._client.address} answered something strange: {str(reply)[:80]!r}")
