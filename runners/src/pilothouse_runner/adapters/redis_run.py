@@ -1,5 +1,7 @@
 """All of one run that lies in Redis, over one connection."""
 
+from typing import TYPE_CHECKING
+
 from pilothouse_api.names import redis_run_prefix
 from pilothouse_runner.adapters.redis_client import (
     RedisClient,
@@ -13,6 +15,9 @@ from pilothouse_runner.adapters.redis_frames import RedisFrames
 from pilothouse_runner.adapters.redis_journal import RedisJournal
 from pilothouse_runner.settings import RedisSettings, SettingsError
 
+if TYPE_CHECKING:
+    from pilothouse_runner.adapters.redis_sessions import RedisSessions
+
 
 class RedisRun:
     """Opens the keys of a run; raises SettingsError for an address that is none."""
@@ -24,9 +29,16 @@ class RedisRun:
             raise SettingsError(str(error)) from None
         self._client = RedisClient(address, RedisLogin(settings.login_path))
         self._prefix = redis_run_prefix(namespace, uid)
-        self._keep_finished = settings.keep_finished_seconds
+        self._settings = settings
         self.frames = RedisFrames(self._client, self._prefix, keep_seconds=settings.keep_finished_seconds)
         self.journal = RedisJournal(self._client, self._prefix, keep_seconds=settings.keep_seconds)
+
+    @property
+    def sessions(self) -> "RedisSessions":
+        """The conversations of the run's namespace, for a run that has one."""
+        from pilothouse_runner.adapters.redis_sessions import RedisSessions
+
+        return RedisSessions(self._client, keep_seconds=self._settings.keep_seconds)
 
     async def retire(self) -> None:
         """Let the keys go a while from now: the run is over, or its object is gone.
@@ -34,7 +46,7 @@ class RedisRun:
         Where Redis does not take it they stay for as long as those of a run that waits, and go then.
         """
         try:
-            await self._client.call("EXPIRE", f"{self._prefix}journal", self._keep_finished)
+            await self._client.call("EXPIRE", f"{self._prefix}journal", self._settings.keep_finished_seconds)
         except (RedisUnreachable, RedisUnanswered, RedisRefused):
             return
 
