@@ -21,6 +21,7 @@ from pilothouse_engine.ports import (
     ResourceRequest,
     RunStore,
     Secrets,
+    Sessions,
 )
 from pilothouse_runner.adapters.api_server import Cluster
 from pilothouse_runner.adapters.clock import SystemClock
@@ -71,8 +72,9 @@ async def open_ports(
     environment: Mapping[str, str],
     find_cluster: FindCluster,
     mcp_host: McpHost | None = None,
+    sessions: Sessions | None = None,
 ) -> AsyncIterator[Ports]:
-    """Give the ports, and close connections and sessions afterwards.
+    """Give the ports, and close connections and MCP sessions afterwards.
 
     `environment` is what Function steps see, and in a pod (no `mcp_host`) programs of MCP servers too.
     """
@@ -92,6 +94,7 @@ async def open_ports(
             store=store,
             frames=frames,
             clock=clock,
+            sessions=sessions,
         )
     finally:
         await mcp.aclose()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, assert_never
 from pilothouse_api import names
 from pilothouse_api.plan import Plan
 from pilothouse_engine.observers import Observer
-from pilothouse_engine.ports import Frame, FrameSink, Journal, JournalCorrupt
+from pilothouse_engine.ports import Frame, FrameSink, Journal, JournalCorrupt, Sessions
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
 from pilothouse_engine.settings import Settings
 from pilothouse_runner.adapters.api_server import ApiServer, Cluster
@@ -156,6 +156,7 @@ async def run_in_cluster(
             secrets=FileSecrets(settings.secrets_path),
             environment=named_environment(plan, os.environ),
             find_cluster=lambda: Cluster(server, settings.namespace),
+            sessions=open_sessions(settings, plan, redis),
         ) as ports:
             end = await run_attempt(plan, ports, attempt, stop, observers)
         if redis is not None and is_over(end):
@@ -193,6 +194,19 @@ def open_redis(settings: RunnerSettings) -> "RedisRun | None":
     from pilothouse_runner.adapters.redis_run import RedisRun
 
     return RedisRun(settings.redis, settings.namespace, settings.uid)
+
+
+def open_sessions(settings: RunnerSettings, plan: Plan, redis: "RedisRun | None") -> Sessions | None:
+    """Return where conversations are kept: None for a run without one, and where nothing outlives a pod."""
+    if plan.session is None:
+        return None
+    if redis is not None:
+        return redis.sessions
+    if settings.journal != "DurableFile":
+        return None
+    from pilothouse_runner.adapters.file_sessions import FileSessions
+
+    return FileSessions(settings.journal_path / "sessions")
 
 
 def open_journal(settings: RunnerSettings) -> Journal:

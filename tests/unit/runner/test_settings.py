@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from pilothouse_api import names
-from pilothouse_runner.process import build_attempt, open_redis
+from pilothouse_api.plan import Plan
+from pilothouse_runner.adapters.file_sessions import FileSessions
+from pilothouse_runner.adapters.redis_sessions import RedisSessions
+from pilothouse_runner.process import build_attempt, open_redis, open_sessions
 from pilothouse_runner.settings import RedisSettings, SettingsError, read_settings
 
 COMPLETE = {
@@ -44,6 +47,22 @@ def test_everything_can_be_said() -> None:
     assert settings.abort_grace_seconds == 7
 
 
+REDIS = {**COMPLETE, names.ENV_JOURNAL: "Redis", names.ENV_REDIS_URL: "redis://redis"}
+IDENTITY = {"namespace": "default", "name": "r1", "uid": "u-1"}
+STEP = {"id": "say", "kind": "Response", "response": {"mapping": {"a": "a"}}}
+PLAN = Plan.model_validate({"run": IDENTITY, "workflow": {"name": "w", "digest": "d"}, "spec": {"steps": [STEP]}})
+
+
+def test_a_conversation_is_kept_where_the_journal_outlives_the_pod() -> None:
+    talk = PLAN.model_copy(update={"session": "customer-c-17"})
+    redis, durable = read_settings(REDIS), read_settings({**COMPLETE, names.ENV_JOURNAL: "DurableFile"})
+
+    assert isinstance(open_sessions(redis, talk, open_redis(redis)), RedisSessions)
+    assert isinstance(open_sessions(durable, talk, None), FileSessions)
+    assert open_sessions(read_settings(COMPLETE), talk, None) is None
+    assert open_sessions(redis, PLAN, open_redis(redis)) is None
+
+
 def test_what_an_installation_grants_an_abort_reaches_the_engine() -> None:
     attempt = build_attempt(read_settings({**COMPLETE, names.ENV_ABORT_GRACE: "7"}))
     assert (attempt.number, attempt.settings.abort_grace_seconds) == (2, 7)
@@ -72,9 +91,6 @@ def test_a_grace_that_is_none_is_refused(grace: str) -> None:
 def test_an_unknown_journal_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(SettingsError, match="'Etcd': this runner knows File, DurableFile, Redis, Memory"):
         read_settings({**COMPLETE, names.ENV_JOURNAL: "Etcd"})
-
-
-REDIS = {**COMPLETE, names.ENV_JOURNAL: "Redis", names.ENV_REDIS_URL: "redis://redis"}
 
 
 def test_a_journal_in_redis_has_an_address_and_terms() -> None:
