@@ -67,5 +67,5 @@ app.kubernetes.io/component: redis
 {{- end }}
 {{- /* What a runner asks of Redis, on the keys of its namespace: no listing, no flush, no configuration. */ -}}
 {{- define "pilothouse.redisCommands" -}}
--@all +eval +evalsha +xadd +xrange +xrevrange +ttl +expire +hmget +hset
+-@all +eval +evalsha +xadd +xrange +xrevrange +expire +hmget +hset
 {{- end }}

@@ -11,6 +11,7 @@ What Redis acknowledges is as durable as its configuration: `appendonly yes`, `a
 import logging
 import os
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
@@ -34,34 +35,37 @@ KEEP_FINISHED_SECONDS = 7 * 86400
 log = logging.getLogger(__name__)
 
 _APPEND = Script("""
-local key, batch, writer = KEYS[1], ARGV[1], ARGV[2]
-local attempt, expected, count = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local keep, is_asked_again = tonumber(ARGV[6]), ARGV[7] == '1'
-local id = string.format('%.0f-%.0f', expected + count, attempt)
+local key, id, batch, writer = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local attempt, expected = tonumber(ARGV[4]), tonumber(ARGV[5])
 local length, newest = 0, 0
 local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
 if last then
-  local a, b = string.match(last[1], '^(%d+)-(%d+)$')
-  length, newest = tonumber(a), tonumber(b)
+  local place = last[1]
+  local dash = string.find(place, '-', 1, true)
+  length, newest = tonumber(string.sub(place, 1, dash - 1)), tonumber(string.sub(place, dash + 1))
 end
 if attempt < newest then return {'attempt', newest} end
 if expected ~= length then
-  local there = is_asked_again and redis.call('XRANGE', key, id, id)[1]
+  local there = ARGV[7] == '1' and redis.call('XRANGE', key, id, id)[1]
   if there and there[2][2] == batch and there[2][4] == writer then return {'done', 0} end
   return {'length', length}
 end
-if count > 0 then
+if id ~= '' then
   redis.call('XADD', key, id, 'batch', batch, 'writer', writer)
-  if redis.call('TTL', key) < keep / 2 then redis.call('EXPIRE', key, keep) end
+  if ARGV[6] ~= '' then redis.call('EXPIRE', key, ARGV[6]) end
 end
 return {'done', 0}
 """)
+"""`id` is empty where nothing is added, the time to stay where it need not be set now."""
+
+RENEW_SECONDS = 3600.0
+"""How often the time that a journal stays is set anew while something is added."""
 
 
 class RedisJournal:
     """One run's journal in a Redis.
 
-    `keep_seconds` is how long it stays after the last append, at least half of that; `prefix` begins the names of the
+    `keep_seconds` is how long it stays after the last append, an hour less at most; `prefix` begins the names of the
     run's keys (`names.redis_run_prefix`).
     """
 
@@ -74,6 +78,7 @@ class RedisJournal:
         self._writer = os.urandom(6).hex()
         self._unanswered: bytes | None = None
         self._said: str | None = None
+        self._renew_at = 0.0
 
     async def read(self) -> Sequence[RawEntry]:
         """Return all entries, oldest first, page by page."""
@@ -90,7 +95,11 @@ class RedisJournal:
     async def append(self, attempt: int, expected_seq: int, entries: Sequence[RawEntry]) -> None:
         """Add entries as one batch, on Redis's disk when this returns; raises Fenced, JournalUnavailable."""
         batch = encode_batch(Batch(attempt, expected_seq, tuple(entries)))
-        arguments = (batch, self._writer, attempt, expected_seq, len(entries), self._keep_seconds)
+        place = f"{expected_seq + len(entries)}-{attempt}" if entries else ""
+        now = monotonic()
+        is_due = now >= self._renew_at
+        keep = self._keep_seconds if is_due else ""
+        arguments = (place, batch, self._writer, attempt, expected_seq, keep)
         is_asked_again = self._unanswered == batch
         # Until there is an answer: also where this task is cancelled.
         self._unanswered = batch
@@ -103,6 +112,8 @@ class RedisJournal:
             except RedisUnanswered as error:
                 raise self._unavailable(error) from None
         self._unanswered = self._said = None
+        if is_due and entries:
+            self._renew_at = now + RENEW_SECONDS
         if verdict == b"attempt":
             raise Fenced(f"attempt {number} has written to the journal in Redis, this is attempt {attempt}")
         if verdict == b"length":
