@@ -103,7 +103,8 @@ class Publisher:
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        self._next_at = self._clock.monotonic() + self._interval
+        if self.published is not None:  # the first one says that the attempt has begun: it holds no turn back
+            self._next_at = self._clock.monotonic() + self._interval
         self.failure = await self._store.publish(snapshot)
         if self.failure is None:
             self.published = snapshot

@@ -537,7 +537,7 @@ async def test_a_settling_attempt_that_finds_no_journal_keeps_what_stood_and_its
     end = await run.finish(settle="Aborted")
     assert end.exit.reason == "Aborted"
     assert "journal was lost" in end.exit.message
-    assert run.snapshot.turn == turn == 1
+    assert run.snapshot.turn == turn == 2
 
 
 async def test_a_settling_attempt_for_a_deadline_names_it() -> None:

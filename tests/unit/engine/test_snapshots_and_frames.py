@@ -104,8 +104,9 @@ async def test_snapshots_are_coalesced_to_one_an_interval() -> None:
     run = scenario(turns, agent_step(limits={"maxIterations": 200, "maxToolCalls": 200}))
     await run.finish()
     assert 8 <= len(run.store.snapshots) <= 13
-    gaps = [b - a for a, b in zip(run.store.published_at[:-2], run.store.published_at[1:-1], strict=True)]
+    first, *gaps = [b - a for a, b in zip(run.store.published_at[:-2], run.store.published_at[1:-1], strict=True)]
     assert min(gaps) >= 0.999
+    assert first == pytest.approx(0.1), "that the attempt has begun holds its first turn back no longer than it takes"
 
 
 async def test_a_slow_turn_is_published_once_while_its_calls_run() -> None:
