@@ -134,7 +134,7 @@ def test_every_namespace_of_runs_has_a_user_of_redis_with_the_password_of_its_se
     secrets = named(render('runner.namespaces=["team-a","team-b"]'), "Secret")
     users = secrets["/pilothouse-redis-admin"]["stringData"]["users.acl"]
 
-    assert users.splitlines()[0] == "user default off"
+    assert users.splitlines()[0] == "user default off resetpass ~* &* +@all"
     for namespace in ("team-a", "team-b", "pilothouse-system"):
         login = secrets[f"{namespace}/pilothouse-redis"]["stringData"]
         hashed = hashlib.sha256(login["password"].encode()).hexdigest()

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pilothouse_api.names import redis_run_prefix
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.anyio
 
 PREFIX = redis_run_prefix("team-a", "u-1")
 KEY = f"{PREFIX}journal"
+GOLDEN_CHART = Path(__file__).resolve().parents[2] / "golden" / "chart" / "redis.yaml"
 
 
 def entry(number: int) -> RawEntry:
@@ -341,6 +343,37 @@ async def test_a_password_that_is_refused_or_missing_is_said_and_never_shown(
     journal = open_journal(server.url, login)
     (tmp_path / "password").write_text("another")
     await journal.append(1, 0, [entry(0)])
+
+
+async def test_a_restart_under_the_users_of_the_chart_keeps_what_scripts_have_written(
+    tmp_path: Path, login: RedisLogin
+) -> None:
+    """Redis reads its log again as the user `default`; what that may not do it leaves out, and starts all the same."""
+    secrets = [found["stringData"] for found in yaml.safe_load_all(GOLDEN_CHART.read_text()) if "stringData" in found]
+    default = next(text for secret in secrets for text in secret.get("users.acl", "").splitlines() if "default" in text)
+    users = tmp_path / "users.acl"
+    users.write_text(f"{default}\nuser team-a on >s3cret-of-team-a ~ns:team-a:* {' '.join(RIGHTS)}\n")
+    data = tmp_path / "data"
+    data.mkdir()
+    server = RedisServer(data, "--aclfile", str(users)).start()
+    try:
+        assert "NOAUTH" in str(server.ask("GET", "a")), "nobody is default"
+        await open_journal(server.url, login).append(1, 0, [entry(0), entry(1)])
+        server.kill()
+        server.start()
+        assert await read_once_loaded(open_journal(server.url, login)) == [entry(0), entry(1)]
+    finally:
+        server.close()
+
+
+async def read_once_loaded(journal: RedisJournal) -> list[RawEntry]:
+    """Read when the server has read its log: it says so to nobody who is not logged in."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return list(await journal.read())
+            except JournalUnavailable:
+                await asyncio.sleep(0.02)
 
 
 async def test_a_password_is_not_quoted_by_a_server_that_does_not_know_logins(login: RedisLogin) -> None:
