@@ -5,6 +5,7 @@ from typing import Any
 
 from pilothouse_api import names
 from pilothouse_operator.cache import Cache, Key, key_of, parent_key, workflow_of
+from pilothouse_operator.sessions import waiting_for
 
 SOON = 0.0
 SETTLED = 1.0
@@ -29,6 +30,8 @@ def route(raw_object: Mapping[str, Any], cache: Cache) -> Iterator[Wish]:
         workflow = workflow_of(raw_object)
         if workflow is not None:
             yield workflow, SETTLED
+        for waiting in waiting_for(raw_object, cache):
+            yield waiting, SOON
         return
     if key.kind != "ConfigMap":
         yield key, SOON

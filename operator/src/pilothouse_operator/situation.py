@@ -91,6 +91,8 @@ class RunView:
     seen: Seen = Seen()
     children: tuple[ChildReport, ...] = ()
     open_children: tuple[str, ...] = ()
+    session_holder: str | None = None
+    """The run that this one waits for, because both are of one session."""
 
     @property
     def attempt(self) -> int:
@@ -223,6 +225,8 @@ def classify(view: RunView) -> Situation:
         return _classify_settling(view, settling.reason, parse_time(settling.last_transition_time) or view.now)
     if view.wants_abort and not view.has_begun:
         return _classify_abort_before_begin(view)
+    if view.session_holder is not None:
+        return _classify_session_busy(view, view.session_holder)
     if view.plan is None:
         return _classify_blocked(view)
     return _classify_attempt(view)
@@ -285,6 +289,12 @@ def _classify_abort_before_begin(view: RunView) -> Settling | Ended:
     control = view.run.spec.control
     why = f": {control.reason}" if control and control.reason else ""
     return Ended(signals.ABORTED, "Aborted", f"aborted before any attempt began{why}")
+
+
+def _classify_session_busy(view: RunView, holder: str) -> Starting:
+    """One run of a session at a time: nothing is made before it is this one's turn."""
+    message = f"session {view.run.spec.session}: waits until run {holder} is finished"
+    return Starting(0, False, "SessionBusy", message, is_queued=True)
 
 
 def _classify_blocked(view: RunView) -> Blocked:

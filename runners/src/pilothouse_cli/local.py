@@ -16,7 +16,16 @@ from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_USAGE, CliError
 from pilothouse_cli.local_cluster import find_cluster
-from pilothouse_cli.local_state import STATE_FOLDER, RawRun, RunFolder, RunIsGone, RunIsLive, make_folder, not_found
+from pilothouse_cli.local_sessions import check_session_free, hold_sessions
+from pilothouse_cli.local_state import (
+    STATE_FOLDER,
+    RawRun,
+    RunFolder,
+    RunIsGone,
+    RunIsLive,
+    make_folder,
+    not_found,
+)
 from pilothouse_cli.local_store import LocalRunStore
 from pilothouse_cli.terminal import say
 from pilothouse_control.lineage import delegates_of
@@ -25,6 +34,7 @@ from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Frame, FrameSink, JournalCorrupt, SecretUnavailable
 from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
 from pilothouse_runner.adapters.file_journal import FileJournal
+from pilothouse_runner.adapters.file_sessions import FileSessions
 from pilothouse_runner.adapters.secrets import FileSecrets
 from pilothouse_runner.assembly import McpHost, named_environment, open_ports
 from pilothouse_runner.telemetry import open_telemetry
@@ -110,7 +120,12 @@ def create_run(run: AgentRun, plan: Plan, state: Path, others: Mapping[str, str]
             "plan": {"name": names.PLAN_KEY, "digest": text_digest(text)},
         },
     }
-    return make_folder(state, raw, {names.PLAN_KEY: text, **(others or {})})
+    texts = {names.PLAN_KEY: text, **(others or {})}
+    if run.spec.session is None:
+        return make_folder(state, raw, texts)
+    with hold_sessions(state):
+        check_session_free(run.spec.session, state)
+        return make_folder(state, raw, texts)
 
 
 def advance(
@@ -201,6 +216,7 @@ async def _once(
             environment=environment,
             mcp_host=local_mcp_host(environment, os.environ),
             find_cluster=find_cluster,
+            sessions=FileSessions(Path(STATE_FOLDER) / "sessions"),
         ) as ports:
             return await run_attempt(plan, ports, attempt, stop, observers)
     finally:

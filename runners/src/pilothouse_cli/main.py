@@ -75,6 +75,7 @@ CallId = Annotated[
 ]
 Reason = Annotated[str | None, typer.Option(help="Why; kept with the run.")]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Show a live view on a terminal.")]
+Session = Annotated[str | None, typer.Option("--session", help="The conversation that this run continues.")]
 Inputs = Annotated[
     list[str] | None, typer.Option("--input", metavar="K=V|@FILE", help="Input of the run; may be repeated.")
 ]
@@ -106,13 +107,21 @@ def _run(
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     output: OutputOption = Output.table,
     live: Live = True,
+    session: Session = None,
 ) -> None:
     """Run a workflow here, without a cluster; a second terminal steers it."""
     from pilothouse_cli.commands.running import run_manifests
 
     raise typer.Exit(
         run_manifests(
-            paths, workflow=workflow, inputs=inputs or (), settings=settings or (), name=name, output=output, live=live
+            paths,
+            workflow=workflow,
+            inputs=inputs or (),
+            settings=settings or (),
+            name=name,
+            output=output,
+            live=live,
+            session=session,
         )
     )
 
@@ -137,6 +146,7 @@ def _submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Watch it.")] = False,
     output: OutputOption = Output.table,
+    session: Session = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -145,7 +155,18 @@ def _submit(
     from pilothouse_cli.commands.authoring import submit
 
     place = _place(namespace, True, context, kubeconfig)
-    raise typer.Exit(submit(place, workflow, inputs=inputs or (), name=name, wait=wait, follow=follow, output=output))
+    raise typer.Exit(
+        submit(
+            place,
+            workflow,
+            inputs=inputs or (),
+            name=name,
+            wait=wait,
+            follow=follow,
+            output=output,
+            session=session,
+        )
+    )
 
 
 @app.command("list")

@@ -103,6 +103,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     agentrun.AgentRunSpec: {
         "pilothouse_control.resolution": "workflowRef agentRef input overrides",
         "pilothouse_engine.control": "limits control",
+        "pilothouse_engine.sessions.loading": "session",
     },
     agentrun.Overrides: {
         "pilothouse_control.resolution": "resources activeDeadlineSeconds maxAttempts",

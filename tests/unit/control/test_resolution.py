@@ -354,7 +354,14 @@ REFUSED: list[tuple[str, Raw, list[Raw], str, str, bool]] = [
         "has no key a, it has: b",
         True,
     ),
-    ("not supported", a_run(session="s"), [a_workflow()], "InvalidPlan", "not supported yet: session", False),
+    (
+        "not supported",
+        a_run(),
+        [a_workflow(supervisorRefs=[{"name": "careful"}])],
+        "InvalidPlan",
+        "not supported yet: supervisorRefs",
+        False,
+    ),
     (
         "an agent that validation refuses",
         a_run(),

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_control.tree import fields_of, walk
 from pilothouse_control.validation.scene import Check, Problem, Scene, SpecSubject
@@ -26,10 +25,7 @@ class Unsupported:
     hint: str = "remove it"
 
 
-UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported(WorkflowSpec, "supervisorRefs"),
-    Unsupported(AgentRunSpec, "session"),
-)
+UNSUPPORTED: tuple[Unsupported, ...] = (Unsupported(WorkflowSpec, "supervisorRefs"),)
 """Nested fields of a refused one are not listed: they cannot be set without it."""
 
 UNSUPPORTED_KINDS = frozenset({"Supervisor"})

@@ -44,6 +44,7 @@ from pilothouse_operator.reconcile.children import Children, find_lineage
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, explain, gather_references
 from pilothouse_operator.routing import SETTLED
+from pilothouse_operator.sessions import runs_of_session, session_holder, session_of, waiting_for
 from pilothouse_operator.situation import SILENT_START, Ended, Obstacle, RunView, Seen, Situation, Terms, classify
 from pilothouse_operator.start_problems import (
     WEBHOOK_UNAVAILABLE,
@@ -99,6 +100,8 @@ class RunReconciler:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._memory: dict[Key, Memory] = {}
+        self._claims: dict[tuple[str, str], str] = {}
+        """Uid of the run that was let begin last, by namespace and session."""
         self._pods = desk.settings.pods()
         self._children = Children(desk)
 
@@ -147,11 +150,26 @@ class RunReconciler:
         view = replace(view, seen=self._look(view))
         if view.wants_abort and not view.has_begun:
             return view, None  # nothing will be started: no plan is needed
+        holder = self._find_session_holder(raw)
+        if holder is not None:
+            return replace(view, session_holder=holder), None
         found = await self._find_plan(raw, run)
         if isinstance(found, StoredPlan):
             return replace(view, plan=found.report, terms=self._terms(found), obstacle=self._refusal(run)), found
         obstacle = Obstacle(found.reason, found.message, found.is_waiting, _created(run) or now)
         return replace(view, terms=self._terms(None), obstacle=obstacle), None
+
+    def _find_session_holder(self, raw: Raw) -> str | None:
+        """Return the run that this one waits for; where there is none, no other of its session begins beside it."""
+        session = session_of(raw)
+        if session is None:
+            return None
+        key = (raw["metadata"].get("namespace", ""), session)
+        holder = session_holder(raw, runs_of_session(raw, self._desk.cache), self._claims.get(key, ""))
+        if holder is None:
+            # Until the picture shows that it has begun: an older run that is seen late must not begin meanwhile.
+            self._claims[key] = raw["metadata"].get("uid", "")
+        return holder
 
     def _find_pod(self, run: AgentRun) -> tuple[PodView | None, PodView | None]:
         """Return the pod of the current attempt, and that pod as it was last where it is deleted."""
@@ -263,6 +281,8 @@ class RunReconciler:
             self._desk.queue.add(parent)
         for draft in plan_events(old, new):
             self._desk.events.post(build_event(raw, draft, self._desk.now()))
+        for waiting in waiting_for(raw, self._desk.cache):
+            self._desk.queue.add(waiting)
         if new.phase != old.phase:
             metadata = raw["metadata"]
             log.info("run.phase", namespace=metadata["namespace"], run=metadata["name"], phase=new.phase)
@@ -360,6 +380,8 @@ class RunReconciler:
         record = read_finished(raw)
         self._desk.finished.add(record, is_fresh=True)
         self._desk.queue.add(record.key)
+        for waiting in waiting_for(raw, self._desk.cache):
+            self._desk.queue.add(waiting)
         self._touch_workflow(raw)
         if names.LABEL_FINISHED not in run.metadata.labels:
             patch = {"metadata": {"uid": uid, "labels": {names.LABEL_FINISHED: record.phase}}}

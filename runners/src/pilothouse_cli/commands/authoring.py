@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
@@ -97,22 +98,25 @@ def stub_model(script: Path, host: str, port: int) -> int:
 
 
 def submit(
-    place: Place, workflow: str, *, inputs: Sequence[str], name: str | None, wait: bool, follow: bool, output: str
+    place: Place,
+    workflow: str,
+    *,
+    inputs: Sequence[str],
+    name: str | None,
+    wait: bool,
+    follow: bool,
+    output: str,
+    session: str | None = None,
 ) -> int:
     """Make an AgentRun in the cluster."""
     from pilothouse_cli.cluster_runs import ClusterRuns
 
     runs = ClusterRuns.connect(place.namespace, place.context, place.kubeconfig)
     metadata = {"name": name} if name else {"generateName": f"{names.fit(workflow, 52)}-"}
-    run = runs.submit(
-        AgentRun.model_validate(
-            {
-                "kind": "AgentRun",
-                "metadata": metadata,
-                "spec": {"workflowRef": {"name": workflow}, "input": parse_input(inputs, {})},
-            }
-        )
-    )
+    spec: dict[str, Any] = {"workflowRef": {"name": workflow}, "input": parse_input(inputs, {})}
+    if session is not None:
+        spec["session"] = session
+    run = runs.submit(AgentRun.model_validate({"kind": "AgentRun", "metadata": metadata, "spec": spec}))
     if follow:
         return watch_run(place, run.metadata.name, "pilothouse")
     while wait and not is_finished(run):

@@ -109,6 +109,7 @@ def run_manifests(
     name: str | None,
     output: str,
     live: bool,
+    session: str | None = None,
 ) -> int:
     """Run a workflow of some manifests here, from its beginning; return the exit code."""
     documents = apply_settings(read_documents(paths), settings)
@@ -117,6 +118,8 @@ def run_manifests(
     template = manifests.template(workflow)
     spec = merge_patch(template.spec.to_raw(), run_settings(settings))
     spec["input"] = parse_input(inputs, spec.get("input") or {})
+    if session is not None:
+        spec["session"] = session
     target = target_of(template)
     try:
         draft = AgentRun.model_validate({"kind": "AgentRun", "metadata": template.metadata.to_raw(), "spec": spec})
