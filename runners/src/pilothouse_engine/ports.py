@@ -210,9 +210,12 @@ class FunctionReply:
 
 @dataclass(frozen=True, slots=True)
 class FunctionFailure:
-    """Why it returned nothing; `Raised` carries the exception's type and text, never a traceback."""
+    """Why it returned nothing; `Raised` carries the exception's type and text, never a traceback.
 
-    kind: Literal["Timeout", "Raised", "Invalid", "TooLarge", "Died"]
+    After a Timeout, and where it Died, nobody knows how far it came; NotStarted: nothing of it ran.
+    """
+
+    kind: Literal["Timeout", "Raised", "Invalid", "TooLarge", "Died", "NotStarted"]
     message: str
 
 

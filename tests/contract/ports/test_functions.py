@@ -428,7 +428,7 @@ async def test_a_child_that_cannot_be_started_is_said_so(monkeypatch) -> None:
     got = await run("def build(a): return 'done'")
 
     assert isinstance(got, FunctionFailure)
-    assert got.kind == "Died" and "cannot be started" in got.message
+    assert got.kind == "NotStarted" and "cannot be started" in got.message
 
 
 def test_the_childs_script_needs_nothing_but_the_standard_library() -> None:

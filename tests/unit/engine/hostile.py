@@ -215,7 +215,7 @@ outputs = st.dictionaries(keys, tool_values, max_size=4) | st.sampled_from(
 def function_results(draw: st.DrawFn) -> FunctionReply | FunctionFailure:
     """What the adapter of functions may return: its JSON is strict, its messages are printable."""
     if draw(st.integers(0, 4)) == 0:
-        kind = draw(st.sampled_from(("Timeout", "Raised", "Invalid", "TooLarge", "Died")))
+        kind = draw(st.sampled_from(("Timeout", "Raised", "Invalid", "TooLarge", "Died", "NotStarted")))
         return FunctionFailure(kind, printable(draw(st.text()), 500))
     output = draw(outputs)
     try:

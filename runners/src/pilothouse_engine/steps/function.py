@@ -7,8 +7,9 @@ from pilothouse_api.signals import DEFAULT, ERROR
 from pilothouse_api.templates import MissingPath, render_value
 from pilothouse_api.v1alpha1.steps import FunctionCall
 from pilothouse_engine.ports import FunctionFailure, FunctionReply, FunctionRequest, Ports
-from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd
-from pilothouse_engine.steps.outcomes import failed, public_context, signal_problem
+from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
+from pilothouse_engine.steps.outcomes import MAX_MESSAGE_CHARS, failed, public_context, signal_problem
+from pilothouse_engine.strict_json import printable
 
 _ERROR_TYPES = {
     "Timeout": "FunctionTimeout",
@@ -16,11 +17,17 @@ _ERROR_TYPES = {
     "Invalid": "InvalidOutput",
     "TooLarge": "OutputTooLarge",
     "Died": "FunctionDied",
+    "NotStarted": "FunctionNotStarted",
 }
+CUT_SHORT = frozenset({"Timeout", "Died"})
+"""Ends after which nobody knows how far the function came."""
 
 
 async def execute_function(call: StepCall, ports: Ports) -> StepEnd:
-    """Return what the callable gave: keys for the context, a signal, or both."""
+    """Return what the callable gave: keys for the context, a signal, or both; unknown where it was cut short.
+
+    Unknown only where it may not be repeated, as for every transport that fails after the request was sent.
+    """
     function = call.params
     assert isinstance(function, FunctionCall)
     try:
@@ -37,7 +44,10 @@ async def execute_function(call: StepCall, ports: Ports) -> StepEnd:
         )
     )
     if isinstance(answer, FunctionFailure):
-        return failed(_ERROR_TYPES[answer.kind], f"{function.callable}: {answer.message}")
+        message = f"{function.callable}: {answer.message}"
+        if answer.kind in CUT_SHORT and not call.may_repeat:
+            return StepUnknown(printable(message, MAX_MESSAGE_CHARS))
+        return failed(_ERROR_TYPES[answer.kind], message)
     return _end_of(function, answer)
 
 

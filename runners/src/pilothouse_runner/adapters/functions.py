@@ -48,7 +48,7 @@ class ProcessFunctions:
         try:
             transport = await self._start(child)
         except OSError as error:
-            return FunctionFailure("Died", f"a child process cannot be started: {error.strerror}")
+            return FunctionFailure("NotStarted", f"a child process cannot be started: {error.strerror}")
         try:
             async with asyncio.timeout(request.timeout):
                 child.feed(payload)

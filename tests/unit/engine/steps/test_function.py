@@ -2,7 +2,7 @@ import pytest
 
 from pilothouse_api.v1alpha1.steps import FunctionCall
 from pilothouse_engine.ports import FunctionFailure, FunctionReply
-from pilothouse_engine.steps.contract import StepDone
+from pilothouse_engine.steps.contract import StepDone, StepUnknown
 from pilothouse_engine.steps.function import execute_function
 
 
@@ -60,16 +60,31 @@ async def test_what_it_returns_becomes_context_and_signal(stage, make_call, repl
         (FunctionFailure("Invalid", "returned a list"), "InvalidOutput"),
         (FunctionFailure("TooLarge", "more than 1000 bytes"), "OutputTooLarge"),
         (FunctionFailure("Died", "killed by signal 9"), "FunctionDied"),
+        (FunctionFailure("NotStarted", "no memory"), "FunctionNotStarted"),
     ],
 )
 async def test_what_goes_wrong_is_an_error_that_writes_nothing(stage, make_call, answer, want: str) -> None:
     stage.function_answer = answer
 
-    end = await execute_function(make_call(function()), stage.ports)
+    end = await execute_function(make_call(function(), may_repeat=True), stage.ports)
 
     assert isinstance(end, StepDone)
     assert (end.signal, end.writes, end.error_type) == ("error", {}, want)
     assert "report:build" in (end.error_message or "")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["Timeout", "Raised", "Invalid", "TooLarge", "Died", "NotStarted"])
+async def test_one_that_was_cut_short_and_may_not_be_repeated_has_an_unknown_effect(stage, make_call, kind) -> None:
+    """Told that it failed, a model would call it again, and what it did would be done twice."""
+    stage.function_answer = FunctionFailure(kind, "why")
+
+    end = await execute_function(make_call(function(), may_repeat=False), stage.ports)
+
+    if kind in ("Timeout", "Died"):
+        assert end == StepUnknown("report:build: why")
+    else:
+        assert isinstance(end, StepDone) and end.signal == "error"
 
 
 @pytest.mark.anyio
