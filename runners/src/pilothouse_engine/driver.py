@@ -72,7 +72,7 @@ from pilothouse_engine.ports import (
 )
 from pilothouse_engine.publisher import Publisher
 from pilothouse_engine.requests import asked_calls, build_request
-from pilothouse_engine.snapshot import build_snapshot, lost_snapshot, run_exit
+from pilothouse_engine.snapshot import build_snapshot, lost_snapshot, read_snapshot, run_exit
 from pilothouse_engine.state import RunState
 from pilothouse_engine.steps.contract import StepEnd
 from pilothouse_engine.steps.registry import EXECUTORS
@@ -221,7 +221,7 @@ class Driver:
         """
         if self._flushed > self._inputs.opened_length:
             return False
-        self._buffer, self._must_flush, self._is_urgent = [], False, False
+        self._buffer, self._frames, self._must_flush, self._is_urgent = [], [], False, False
         await self._open()
         return self._state.attempt < self._attempt.number
 
@@ -338,9 +338,13 @@ class Driver:
 
     async def _publish_lost(self, park: ParkBegan, *, released: bool) -> Released:
         parked = parked_report(park, is_released=released)
-        snapshot = build_snapshot(self._catalog, self._state, self._inputs)
-        unsaid = {"exit": None, "result": None}
-        snapshot = snapshot.model_copy(update={"parked": parked, "journal_length": self._flushed, **unsaid})
+        # As it stood, where facts are not journaled yet: nobody is shown what a crash could still undo.
+        if self._flushed == self._state.length:
+            stood = build_snapshot(self._catalog, self._state, self._inputs)
+        else:
+            stood = self._publisher.published or read_snapshot(self._inputs.directives, self._attempt.number)
+        unsaid = {"exit": None, "result": None, "running": None}
+        snapshot = stood.model_copy(update={"parked": parked, "journal_length": self._flushed, **unsaid})
         has_looked = self._inputs.published_length is not None or self._state.ended is not None
         if self._state.attempt == self._attempt.number and has_looked:
             # An attempt that has not fenced the others and looked yet has nothing to say.

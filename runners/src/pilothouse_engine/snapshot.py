@@ -31,6 +31,7 @@ from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.facts import RunEnded
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.parks import iso, parked_report
+from pilothouse_engine.ports import Directives
 from pilothouse_engine.results import compact
 from pilothouse_engine.routes import Next, route
 from pilothouse_engine.state import Answer, Child, Report, RunState, Visit
@@ -90,6 +91,15 @@ def _running(state: RunState) -> RunningCall | None:
         if call.started is not None and call.finished is None:
             return RunningCall(call_id=call.asked.id, tool=call.started.tool, since=iso(call.started.at))
     return None
+
+
+def read_snapshot(directives: Directives | None, attempt: int) -> Snapshot:
+    """Return the snapshot that stood when directives were read, as this attempt's; an empty one where none did."""
+    try:
+        stood = Snapshot.model_validate((directives and directives.snapshot) or {})
+    except ValidationError:
+        stood = Snapshot(attempt=attempt)
+    return stood.model_copy(update={"attempt": attempt})
 
 
 def lost_snapshot(raw_snapshot: Mapping[str, Any], catalog: Catalog, state: RunState, inputs: Inputs) -> Snapshot:

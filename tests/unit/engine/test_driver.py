@@ -100,6 +100,43 @@ async def test_a_park_for_the_journal_is_published_with_what_the_journal_holds()
     assert last.parked is not None and waiting.parked is not None and last.parked.since == waiting.parked.since
 
 
+async def test_a_park_for_the_journal_shows_nothing_that_a_crash_could_still_undo() -> None:
+    """A steer that is said to have landed and was not journaled would land again, at another turn."""
+
+    def steer(arguments: Any) -> Any:
+        run.store.set_control(steer={"s": {"message": "Be short."}})
+        return {"found": True}
+
+    def fail(read: int) -> None:
+        if run.store.directives.control is not None and not run.store.snapshots:
+            run.journal.fail_next(*[JournalUnavailable("away")] * 2)
+
+    run = scenario([calls(call("lookup")), answer("resolved")], functions={"tools:lookup": steer})
+    run.store.on_read = fail
+    await run.finish()
+    waiting = [snapshot for snapshot in run.store.snapshots if snapshot.parked is not None]
+    assert waiting
+    assert all(not snapshot.control.steer and snapshot.turn < 2 for snapshot in waiting)
+    assert run.snapshot.control.steer["s"].turn == 2
+
+
+async def test_what_an_attempt_would_have_told_before_an_older_one_wrote_is_not_shown() -> None:
+    """Its first append is refused, and it begins again with what the older one has written."""
+    run = scenario([answer("resolved")])
+    append, refused = run.journal.append, []
+
+    async def outrun(attempt: int, expected_seq: int, entries: Any) -> None:
+        if not refused:
+            refused.append(attempt)
+            await append(1, expected_seq, [encode(RunStarted(1.0, "p")), encode(AttemptStarted(1.0, 1))])
+        await append(attempt, expected_seq, entries)
+
+    run.journal.append = outrun  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="the journal is of the plan p"):
+        await run.attempt(number=2)
+    assert run.sink.frames == []
+
+
 async def test_nothing_follows_the_end_of_a_run_that_the_journal_took_late() -> None:
     run = scenario([answer("resolved")])
     run.store.on_read = lambda read: run.journal.fail_next()
