@@ -46,17 +46,15 @@ if last then
 end
 if attempt < newest then return {'attempt', newest} end
 if expected ~= length then
-  local there = ARGV[7] == '1' and redis.call('XRANGE', key, id, id)[1]
+  local there = ARGV[6] == '1' and redis.call('XRANGE', key, id, id)[1]
   if there and there[2][2] == batch and there[2][4] == writer then return {'done', 0} end
   return {'length', length}
 end
-if id ~= '' then
-  redis.call('XADD', key, id, 'batch', batch, 'writer', writer)
-  if ARGV[6] ~= '' then redis.call('EXPIRE', key, ARGV[6]) end
-end
+if id ~= '' then redis.call('XADD', key, id, 'batch', batch, 'writer', writer) end
 return {'done', 0}
 """)
-"""`id` is empty where nothing is added, the time to stay where it need not be set now."""
+"""`id` is empty where nothing is added. One write and no more: two would be a transaction in Redis's file, and Redis
+7.0 replays transactions with the rights of its user `default`, which may have none: at a restart they were gone."""
 
 RENEW_SECONDS = 3600.0
 """How often the time that a journal stays is set anew while something is added."""
@@ -96,10 +94,7 @@ class RedisJournal:
         """Add entries as one batch, on Redis's disk when this returns; raises Fenced, JournalUnavailable."""
         batch = encode_batch(Batch(attempt, expected_seq, tuple(entries)))
         place = f"{expected_seq + len(entries)}-{attempt}" if entries else ""
-        now = monotonic()
-        is_due = now >= self._renew_at
-        keep = self._keep_seconds if is_due else ""
-        arguments = (place, batch, self._writer, attempt, expected_seq, keep)
+        arguments = (place, batch, self._writer, attempt, expected_seq)
         is_asked_again = self._unanswered == batch
         # Until there is an answer: also where this task is cancelled.
         self._unanswered = batch
@@ -112,12 +107,17 @@ class RedisJournal:
             except RedisUnanswered as error:
                 raise self._unavailable(error) from None
         self._unanswered = self._said = None
-        if is_due and entries:
-            self._renew_at = now + RENEW_SECONDS
         if verdict == b"attempt":
             raise Fenced(f"attempt {number} has written to the journal in Redis, this is attempt {attempt}")
         if verdict == b"length":
             raise Fenced(f"the journal in Redis holds {number} entries, attempt {attempt} expects {expected_seq}")
+        if entries:
+            self._renew()
+
+    def _renew(self) -> None:
+        now = monotonic()
+        if now >= self._renew_at and self._client.send([("EXPIRE", self._key, self._keep_seconds)]):
+            self._renew_at = now + RENEW_SECONDS
 
     async def _compare_and_add(self, *arguments: Word) -> tuple[bytes, int]:
         try:

@@ -21,9 +21,9 @@ local found = redis.call('HMGET', KEYS[1], 'version', 'crc')
 local stored = found[1] or (found[2] and 'missing') or '0'
 if stored ~= ARGV[1] then return {'is', stored} end
 redis.call('HSET', KEYS[1], 'version', ARGV[2], 'crc', ARGV[3], 'content', ARGV[4])
-redis.call('EXPIRE', KEYS[1], ARGV[5])
 return {'done', ARGV[2]}
 """)
+"""One write and no more: see the journal's script."""
 
 
 class RedisSessions:
@@ -51,13 +51,14 @@ class RedisSessions:
     async def replace(self, key: SessionKey, version: int, content: bytes) -> bool:
         """Store the next version on Redis's disk; raises SessionsUnavailable, SessionCorrupt."""
         name = session_key(key)
-        arguments = (version, version + 1, _crc(content), content, self._keep_seconds)
+        arguments = (version, version + 1, _crc(content), content)
         try:
             reply: Any = await self._client.run(_REPLACE, name, *arguments)
         except (RedisUnreachable, RedisUnanswered, RedisRefused) as error:
             raise self._failure(name, error) from None
         match reply:
             case [b"done", _]:
+                self._client.send([("EXPIRE", name, self._keep_seconds)])
                 return True
             case [b"is", bytes(stored)] if stored == b"0" or _is_version(stored):
                 return False
