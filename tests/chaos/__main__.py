@@ -17,6 +17,9 @@ from chaos.play import Result, Show, listed
 from support.cluster import entered, fresh_cluster
 from support.installation import build_images, install
 
+PAUSES = {"plane": (5.0, 18.0), "node": (12.0, 30.0)}
+"""Seconds between two kills of services: a kubelet lets a container that dies often wait, and everybody with it."""
+
 
 def say(text: str) -> None:
     print(text, flush=True)
@@ -61,6 +64,7 @@ def main() -> int:
         only=given.only,
         is_on_files=given.files,
         is_brisk=given.brisk,
+        pause=PAUSES[given.level],
     )
     say(f"seed {seed}, {show.kills} kills, everything is in {folder}")
     began = time.monotonic()

@@ -277,7 +277,6 @@ async def open_node(
         ("apiserver", lambda: control_plane.crash()),
         ("redis-pod", lambda: services.delete("redis", 0)),
         ("redis", lambda: services.kill("redis")),
-        ("redis", lambda: services.kill("redis")),
     ]
     trouble = Trouble(dice, blows, show.pause)
     play = Play(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.timeout(900)
 async def test_nothing_is_lost_and_nothing_runs_twice(control_plane: LocalCluster, tmp_path: Path) -> None:
-    show = Show(seed=5, kills=25, width=6, is_brisk=True, pause=(4.0, 8.0))
+    show = Show(seed=5, kills=25, width=6, is_brisk=True, pause=(5.0, 10.0))
     said: list[str] = []
     async with open_plane(show, control_plane, tmp_path, said.append) as play:
         result = await play.play()
