@@ -96,7 +96,7 @@ verify: .venv/.dev ## Regenerate in a copy and compare
 .PHONY: test-unit
 test-unit: .venv/.dev ## Pure functions, ports, command line
 	@hack/cluster/install-deps redis
-	@$(PYTEST) tests/unit tests/contract tests/golden tests/faults -n 2 --dist loadfile
+	@$(PYTEST) tests/unit tests/contract tests/golden tests/faults tests/model -n 2 --dist loadfile
 
 .PHONY: test-integration
 test-integration: .venv/.dev ## On a real control plane
@@ -120,6 +120,10 @@ chaos: .venv/.dev ## Kill everything at random: is anything lost or done twice? 
 .PHONY: faults
 faults: .venv/.dev ## Stop the runner at each point between two facts (SEED=5 ONLY=resume AT="resume/x 12:kill,40:late")
 	@PYTHONPATH=tests $(BIN)/python -m faults.campaign $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(AT)
+
+.PHONY: model
+model: .venv/.dev ## Check the protocol of fence, effects, approvals and abort far beyond make test (SECONDS_EACH=120)
+	@cd tests && ../$(BIN)/python -m model --seconds $(or $(SECONDS_EACH),120)
 
 .PHONY: mutate
 mutate: .venv/.dev ## Change the engine's decisions one at a time: does a test notice? (MODULES="account batch")

@@ -161,7 +161,8 @@ class Inputs:
 
     `read_tick` is the state's tick at the newest attempt to read the directives, `failure` why that failed, `read_at`
     when one last succeeded (at first: when the attempt began). `published_length` is the journal's length by the
-    snapshot that stood when the attempt began, `opened_length` by the journal itself.
+    snapshot that stood when the attempt began, `opened_length` by the journal itself. `has_begun`: this very process
+    has said in the journal that it begins; another pod may have had the attempt's number before.
     """
 
     attempt: int
@@ -171,6 +172,7 @@ class Inputs:
     now: float
     read_at: float
     opened_length: int = 0
+    has_begun: bool = False
     is_stopping: bool = False
     directives: Directives | None = None
     read_tick: int = -1

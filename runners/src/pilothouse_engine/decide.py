@@ -77,19 +77,19 @@ def is_undisturbed(catalog: Catalog, state: RunState, inputs: Inputs) -> bool:
         and inputs.settle is None
         and inputs.published_length is not None
         and inputs.published_length <= inputs.opened_length
-        and state.attempt == inputs.attempt
+        and inputs.has_begun
         and remaining_seconds(catalog, state, inputs.now) > 0
     )
 
 
 def finish_ended_run(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
     """Publish the end of a run that has ended, in this attempt or before it."""
-    return Finish() if state.ended is not None and state.attempt == inputs.attempt else None
+    return Finish() if state.ended is not None and inputs.has_begun else None
 
 
 def begin_attempt(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
-    """Fence older attempts before anything else."""
-    if state.attempt == inputs.attempt:
+    """Fence whoever wrote before, before anything else: older attempts, and a pod that had this one's number."""
+    if inputs.has_begun:
         return None
     facts: list[Fact] = []
     if state.plan is None:

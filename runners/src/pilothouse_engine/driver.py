@@ -211,11 +211,12 @@ class Driver:
         entries = await self._until_available(self._ports.journal.read)
         self._state = fold(entries, self._plan.input)
         self._flushed = self._inputs.opened_length = len(entries)
+        self._inputs.has_begun = False
         if self._state.plan is not None and self._state.plan != self._inputs.plan_digest:
             raise ValueError(f"the journal is of the plan {self._state.plan}, this is {self._inputs.plan_digest}")
 
     async def _reopen(self) -> bool:
-        """Begin again where an older attempt has written between this one's reading and its first append.
+        """Begin again where an older attempt, or a pod that had this one's number, has written since it was read.
 
         It was not fenced until then, and must not end the attempt that fences it. False: a newer one has written.
         """
@@ -223,7 +224,7 @@ class Driver:
             return False
         self._buffer, self._frames, self._must_flush, self._is_urgent = [], [], False, False
         await self._open()
-        return self._state.attempt < self._attempt.number
+        return self._state.attempt <= self._attempt.number
 
     async def _perform(self) -> AttemptEnd | None:
         action = next_action(self._catalog, self._state, self._inputs)
@@ -273,6 +274,7 @@ class Driver:
                 self._watch.observe(state, fact)
             self._frames += advance(state, fact)
             kind = type(fact)
+            self._inputs.has_begun = self._inputs.has_begun or kind is AttemptStarted
             self._must_flush = self._must_flush or not self._may_be_forgotten(fact)
             if kind in URGENT:
                 self._is_urgent = True

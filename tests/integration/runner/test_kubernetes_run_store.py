@@ -5,6 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,77 @@ async def test_an_older_attempt_can_neither_write_nor_read_on(
     assert administrator.get(run.name)["status"]["run"]["turn"] == 5
     await older.aclose()
     await newer.aclose()
+
+
+def journaled(length: int, **fields: Any) -> Snapshot:
+    return Snapshot(attempt=1, turn=length, journal_length=length, **fields)
+
+
+@pytest.mark.parametrize("before", [None, 2])
+async def test_a_write_that_hung_on_its_way_does_not_replace_a_newer_snapshot(
+    administrator: Administrator, open_store: OpenStore, before: int | None
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    if before is not None:
+        assert await store.publish(journaled(before)) is None
+    assert isinstance(await store.read(), Directives)
+    path = f"{store._collection}/{run.name}/status"
+
+    hanging = store._build_patch(journaled(3))
+    assert await store.publish(journaled(5)) is None
+    late = await store._send("PATCH", path, hanging)
+
+    assert not isinstance(late, StoreFailure) and late.status == 422
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 5
+    await store.aclose()
+
+
+async def test_a_pod_with_the_number_of_another_one_writes_nothing_older(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    first, twin = open_store(run), open_store(run)
+    assert isinstance(await first.read(), Directives) and isinstance(await twin.read(), Directives)
+
+    assert await twin.publish(journaled(5)) is None
+    assert await first.publish(journaled(4)) is None
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 5
+    assert await first.publish(journaled(6)) is None
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 6
+
+    await first.aclose()
+    await twin.aclose()
+
+
+async def test_a_snapshot_of_a_shorter_journal_is_stored_by_who_knows_what_it_replaces(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store, heir = open_store(run), open_store(run)
+    assert await store.publish(journaled(5)) is None
+
+    assert isinstance(await heir.read(), Directives)
+    assert await heir.publish(journaled(2)) is None
+
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 2
+    await store.aclose()
+    await heir.aclose()
+
+
+async def test_nothing_goes_on_in_a_run_that_was_reported_as_ended(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    assert await store.publish(journaled(1)) is None
+
+    administrator.set_status(run.name, exit={"signal": "error", "reason": "JournalLost", "message": "m"})
+
+    assert kind_of(await store.read()) == "Fenced"
+    assert kind_of(await store.publish(journaled(2))) == "Fenced"
+    assert administrator.get(run.name)["status"]["run"]["turn"] == 1
+    await store.aclose()
 
 
 async def test_a_run_that_was_deleted_or_made_anew_is_gone(administrator: Administrator, open_store: OpenStore) -> None:

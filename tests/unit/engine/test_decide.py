@@ -65,7 +65,7 @@ def state(*, attempt: int = 1, park: bool = False, ended: bool = False, active: 
 
 
 def inputs(**fields: Any) -> Inputs:
-    given = {"published_length": 0, "opened_length": 0, "attempt": 1, "settle": None} | fields
+    given = {"published_length": 0, "opened_length": 0, "attempt": 1, "settle": None, "has_begun": True} | fields
     return Inputs(settings=Settings(), plan_digest="d", now=NOW, read_at=NOW, **given)
 
 
@@ -74,7 +74,7 @@ def test_where_one_look_finds_nothing_no_rule_has_anything_to_do() -> None:
     cases = product((1, 2), (False, True), (False, True), (0.0, 60.0), (None, 0, 9), (None, "Aborted"), (False, True))
     for attempt, park, ended, active, published, settle, is_stopping in cases:
         run = state(attempt=attempt, park=park, ended=ended, active=active)
-        known = inputs(published_length=published, settle=settle, is_stopping=is_stopping)
+        known = inputs(published_length=published, settle=settle, is_stopping=is_stopping, has_begun=attempt == 1)
         quiet = is_undisturbed(catalog(), run, known)
         found[quiet] += 1
         assert quiet == all(rule(catalog(), run, known) is None for rule in RULES)
@@ -84,7 +84,8 @@ def test_where_one_look_finds_nothing_no_rule_has_anything_to_do() -> None:
 @pytest.mark.parametrize(
     ("run", "known", "want"),
     [
-        (state(attempt=2, ended=True), inputs(), Commit),
+        (state(attempt=2, ended=True), inputs(has_begun=False), Commit),
+        (state(), inputs(has_begun=False), Commit),
         (state(ended=True), inputs(is_stopping=True), Finish),
         (state(ended=True), inputs(published_length=None), Finish),
         (state(), inputs(published_length=None), ReadControl),
@@ -122,8 +123,13 @@ def read(run: RunState, **fields: Any) -> Inputs:
 
 
 def test_the_first_attempt_begins_the_run_and_a_later_one_only_takes_it_over() -> None:
-    assert said(next_action(catalog(), RunState(), inputs())) == (RunStarted(NOW, "d"), AttemptStarted(NOW, 1))
-    assert said(next_action(catalog(), state(), inputs(attempt=2))) == (AttemptStarted(NOW, 2),)
+    new = inputs(has_begun=False)
+    assert said(next_action(catalog(), RunState(), new)) == (RunStarted(NOW, "d"), AttemptStarted(NOW, 1))
+    assert said(next_action(catalog(), state(), inputs(attempt=2, has_begun=False))) == (AttemptStarted(NOW, 2),)
+
+
+def test_a_pod_that_has_the_number_of_another_one_fences_it_as_well() -> None:
+    assert said(next_action(catalog(), state(), inputs(has_begun=False))) == (AttemptStarted(NOW, 1),)
 
 
 def test_an_attempt_that_is_asked_to_let_go_parks_and_releases_at_once() -> None:
@@ -143,7 +149,9 @@ def test_the_object_is_read_before_anything_else_and_waited_for_where_it_cannot_
     away.read_tick = state().tick
     assert next_action(catalog(), state(), away) == ReadControl(RETRY_SECONDS)
     away.now = NOW + 3600
-    assert said(next_action(catalog(), state(), away)) == (ParkBegan(NOW + 3600, "ControlLost", 0),)
+    assert said(next_action(catalog(), state(), away)) == (
+        ParkBegan(NOW + 3600, "ControlLost", 0, message="Unavailable: 503"),
+    )
 
 
 def test_a_journal_that_is_shorter_than_what_was_published_ends_the_run_and_says_both() -> None:

@@ -546,3 +546,33 @@ async def test_a_settling_attempt_for_a_deadline_names_it() -> None:
         await run.attempt()
     end = await run.finish(settle="DeadlineExceeded")
     assert (end.exit.signal, end.exit.reason) == ("error", "DeadlineExceeded")
+
+
+class Overtaking(MemoryJournal):
+    """An older attempt journals once more, between a new one's look and its first append."""
+
+    def __init__(self, written: Sequence[RawEntry]) -> None:
+        super().__init__(durable=True)
+        self._written = list(written)
+
+    async def append(self, attempt: int, expected_seq: int, entries: Sequence[RawEntry]) -> None:
+        if attempt == 2 and self._written:
+            written, self._written = self._written, []
+            await super().append(1, expected_seq, written)
+        await super().append(attempt, expected_seq, entries)
+
+
+async def test_an_attempt_that_is_overtaken_by_an_older_one_while_it_begins_looks_again_and_fences_it() -> None:
+    begun = scenario([answer("resolved")], function_step("pay", effect="Once"), functions={"steps:pay": lambda _: {}})
+    await begun.finish()
+    entries = list(await begun.entries())
+    started = next(n for n, fact in enumerate(decode_all(entries)) if isinstance(fact, CallStarted))
+    run = scenario([], function_step("pay", effect="Once"), functions={"steps:pay": lambda _: {}})
+    run.journal = Overtaking(entries[: started + 1])
+
+    end = await run.finish(number=2)
+
+    assert end.exit.error is not None and end.exit.error.type == "EffectUnknown"
+    assert [effect.tool for effect in run.snapshot.effects.unknown] == ["pay"]
+    assert [fact.attempt for fact in await run.facts_of(AttemptStarted)] == [1, 2]
+    assert run.functions_run() == []

@@ -31,6 +31,9 @@ WATCH_SECONDS = 30
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 2.0
 
+UNKNOWN_LENGTH = -1
+"""Of the journal, by the stored snapshot, before an attempt has looked; None where there is no snapshot."""
+
 _JSON_PATCH = "application/json-patch+json"
 
 
@@ -52,7 +55,8 @@ class _Answer:
 class KubernetesRunStore:
     """One attempt's view of its AgentRun; a `RunStore`.
 
-    Every write is fenced by the API server itself: the patch tests the object's uid and `status.attempt`.
+    Every write is fenced by the API server itself: the patch tests the object's uid, `status.attempt`, that the run is
+    not reported as ended, and which snapshot it replaces.
     """
 
     def __init__(self, server: ApiServer, namespace: str, name: str, uid: str, attempt: int) -> None:
@@ -66,6 +70,7 @@ class KubernetesRunStore:
         self._published: StoreFailure | None = None
         self._seen: tuple[Any, ...] | None = None
         self._version: str | None = None
+        self._length: int | None = UNKNOWN_LENGTH
         self._broken_watches = 0
 
     async def aclose(self) -> None:
@@ -81,6 +86,7 @@ class KubernetesRunStore:
         if failure is not None:
             return failure
         self._seen, self._version = _fingerprint(answer.body), _metadata(answer.body).get("resourceVersion")
+        self._length = _journal_length(answer.body)
         return _directives(answer.body)
 
     async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
@@ -110,25 +116,44 @@ class KubernetesRunStore:
             return
 
     async def _publish(self, snapshot: Snapshot) -> StoreFailure | None:
-        patch = [
+        path = f"{self._collection}/{self._name}/status?fieldManager={names.FIELD_MANAGER_RUNNER}"
+        while True:
+            answer = await self._request("PATCH", path, PUBLISH_DEADLINE_SECONDS, self._build_patch(snapshot))
+            if isinstance(answer, StoreFailure):
+                return answer
+            if answer.status != 422:
+                failure = self._check(answer)
+                if failure is None:
+                    self._length = snapshot.journal_length
+                return failure
+            # A lost fence is told from an object that the server does not take by looking, never by the words.
+            stored = await self._request("GET", f"{self._collection}/{self._name}", READ_DEADLINE_SECONDS)
+            failure = stored if isinstance(stored, StoreFailure) else self._check(stored)
+            if isinstance(stored, StoreFailure) or failure is not None:
+                return failure
+            before, self._length = self._length, _journal_length(stored.body)
+            if self._length == before:
+                return StoreFailure("Refused", f"the snapshot was refused: {answer.message}")
+            if self._length is not None and self._length > snapshot.journal_length:
+                return None
+
+    def _build_patch(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+        """Return the write, with what must be so that it is made at all.
+
+        The snapshot that it replaces is the one that this attempt knows: a write that hung on its way and was given up
+        must not replace a newer one, by this attempt or by another pod that had its number. Nothing is written to a run
+        that the operator has reported as ended.
+        """
+        patch: list[dict[str, Any]] = [
             {"op": "test", "path": "/metadata/uid", "value": self._uid},
             {"op": "test", "path": "/status/attempt", "value": self._attempt},
-            {"op": "add", "path": "/status/run", "value": snapshot.to_raw()},
+            {"op": "test", "path": "/status/exit", "value": None},
         ]
-        path = f"{self._collection}/{self._name}/status?fieldManager={names.FIELD_MANAGER_RUNNER}"
-        answer = await self._request("PATCH", path, PUBLISH_DEADLINE_SECONDS, patch)
-        if isinstance(answer, StoreFailure):
-            return answer
-        if answer.status == 422:
-            return await self._explain_refusal(answer)
-        return self._check(answer)
-
-    async def _explain_refusal(self, refusal: _Answer) -> StoreFailure:
-        """Tell a lost fence from an object that the server does not take: by looking, never by the message's words."""
-        answer = await self._request("GET", f"{self._collection}/{self._name}", READ_DEADLINE_SECONDS)
-        if isinstance(answer, StoreFailure):
-            return answer
-        return self._check(answer) or StoreFailure("Refused", f"the snapshot was refused: {refusal.message}")
+        if self._length is None:
+            patch.append({"op": "test", "path": "/status/run", "value": None})
+        elif self._length > 0:
+            patch.append({"op": "test", "path": "/status/run/journalLength", "value": self._length})
+        return [*patch, {"op": "add", "path": "/status/run", "value": snapshot.to_raw()}]
 
     def _check(self, answer: _Answer) -> StoreFailure | None:
         """Return what an answer means for this attempt, or None when the object is there and is this attempt's."""
@@ -146,6 +171,8 @@ class KubernetesRunStore:
         attempt = (answer.body.get("status") or {}).get("attempt")
         if attempt != self._attempt:
             return StoreFailure("Fenced", f"the run is at attempt {attempt}, this is attempt {self._attempt}")
+        if (answer.body.get("status") or {}).get("exit") is not None:
+            return StoreFailure("Fenced", "the run was reported as ended while this attempt went on")
         return None
 
     async def _request(self, method: str, path: str, deadline: float, patch: object = None) -> _Answer | StoreFailure:
@@ -270,6 +297,15 @@ def _fingerprint(body: Mapping[str, Any]) -> tuple[Any, ...]:
         status.get("attempt"),
         json.dumps([status.get("supervision"), status.get("children")], sort_keys=True),
     )
+
+
+def _journal_length(body: Mapping[str, Any]) -> int | None:
+    """Return the length of the journal by the stored snapshot, 0 where that says none; None without a snapshot."""
+    stored = (body.get("status") or {}).get("run")
+    if stored is None:
+        return None
+    length = stored.get("journalLength")
+    return length if isinstance(length, int) else 0
 
 
 def _directives(body: Mapping[str, Any]) -> Directives | StoreFailure:
