@@ -70,7 +70,8 @@ def _reason(snapshot: Snapshot, phase: str) -> tuple[str, str]:
         return snapshot.exit.reason, snapshot.exit.message or f"The run ended with {snapshot.exit.signal}."
     if snapshot.parked is not None:
         where = "; its process has let go of it" if snapshot.parked.released else ""
-        return snapshot.parked.reason, f"Parked since turn {snapshot.parked.turn}{where}."
+        why = f": {snapshot.parked.message}" if snapshot.parked.message else "."
+        return snapshot.parked.reason, f"Parked since turn {snapshot.parked.turn}{where}{why}"
     return "Running", f"In step {snapshot.step}, turn {snapshot.turn}." if snapshot.step else phase
 
 
