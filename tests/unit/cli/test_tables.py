@@ -241,3 +241,36 @@ def test_spans_of_time_are_short(seconds: int, want: str) -> None:
 )
 def test_money_has_the_digits_that_say_something(amount: str, want: str) -> None:
     assert money(amount) == want
+
+
+def of_family(name: str, parent: str | None = None, **status: Any) -> AgentRun:
+    owner = {"apiVersion": "pilothouse.dev/v1alpha1", "kind": "AgentRun", "controller": True}
+    owners = [{**owner, "name": parent, "uid": f"uid-{parent}"}] if parent else []
+    metadata = {"name": name, "uid": f"uid-{name}", "ownerReferences": owners}
+    return AgentRun.model_validate({"metadata": metadata, "spec": {"agentRef": {"name": "a"}}, "status": status})
+
+
+def test_children_are_listed_below_their_parents_and_orphans_by_themselves() -> None:
+    runs = [
+        of_family("a"),
+        of_family("b"),
+        of_family("a-1", "a"),
+        of_family("a-1-1", "a-1"),
+        of_family("a-2", "a"),
+        of_family("lone", "gone"),
+    ]
+    rows = [line.rstrip() for line in text_of(runs_table(runs, NOW)).splitlines()[1:]]
+    assert [row[: row.index(" a ")].rstrip() for row in rows] == ["a", "└ a-1", "  └ a-1-1", "└ a-2", "b", "lone"]
+
+
+def test_a_run_shows_its_children_what_became_of_them_and_what_they_ask() -> None:
+    ended = {"callId": "t1-0-1", "name": "r1-x", "exit": {"signal": "default", "reason": "Complete"}}
+    refused = {"callId": "t2-0-2", "exit": {"signal": "error", "reason": "ChildRefused"}}
+    asked = {"run": "r1-y", "callId": "t9-0-9", "tool": "refund"}
+    asking = {"callId": "t3-0-3", "name": "r1-y", "pendingApprovals": [asked]}
+    shown = text_of(run_view(of_family("r1", children=[ended, refused, asking]), NOW))
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "Child r1-x: default (Complete)" in lines
+    assert "Child t2-0-2: error (ChildRefused)" in lines
+    assert "Child r1-y: under way" in lines
+    assert "Waits refund of r1-y waits for a person: pilothouse approve r1-y t9-0-9" in lines
