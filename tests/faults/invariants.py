@@ -353,8 +353,9 @@ def directives_are_answered_once(story: Story) -> Iterator[str]:
     modes = [fact.mode for fact in story.of(ModeAnswered) if fact.state == "Landed"]
     yield from (f"mode {a} landed twice" for a, b in pairwise(modes) if a == b)
     control = story.world.store.directives.control
-    is_unread = any(fault.kind == "lose" for fault in story.world.met)  # what comes after the last look has no answer
-    if story.end is not None and control is not None and not is_unread:
+    generation = story.world.store.directives.generation
+    # What comes after the last look before the end has no answer.
+    if story.end is not None and control is not None and story.end.snapshot.control.observed_generation == generation:
         state = story.state
         if (control.mode or "Run") not in (state.mode, state.refused_mode):
             yield f"mode {control.mode} was not answered"
