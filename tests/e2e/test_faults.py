@@ -33,7 +33,8 @@ def test_a_missing_workflow_is_waited_for_and_heals(installation: Installation, 
 
 
 def test_a_wrong_workflow_is_stalled_with_the_field(installation: Installation, namespace: str) -> None:
-    step = {"id": "ask", "kind": "Delegate", "delegate": {"workflowRef": {"name": "other"}}}
+    response = {"mapping": {"answer": "answer"}}
+    step = {"id": "answer", "kind": "Response", "routes": {"default": "nowhere"}, "response": response}
     installation.apply(
         namespace,
         {
@@ -52,8 +53,8 @@ def test_a_wrong_workflow_is_stalled_with_the_field(installation: Installation, 
     wait_until(lambda: stalled() is not None)
     found = stalled()
     assert found is not None
-    assert "not supported yet" in found["message"]
-    assert "spec.steps[0]" in found["message"]
+    assert "there is no step nowhere" in found["message"]
+    assert "spec.steps[0].routes.default" in found["message"]
 
 
 def test_a_run_goes_on_when_the_operator_is_killed(installation: Installation, namespace: str) -> None:
