@@ -125,6 +125,12 @@ faults: .venv/.dev ## Stop the runner at each point between two facts (SEED=5 ON
 model: .venv/.dev ## Check the protocol of fence, effects, approvals and abort far beyond make test (SECONDS_EACH=120)
 	@cd tests && ../$(BIN)/python -m model --seconds $(or $(SECONDS_EACH),120)
 
+.PHONY: test-approvals
+test-approvals: .venv/.dev ## So many runs wait without a pod, then all end within a minute (RUNS=100)
+	@hack/cluster/install-deps
+	@hack/cluster/build node
+	@RUNS=$(or $(RUNS),100) $(PYTEST) tests/e2e/test_approvals.py -s
+
 .PHONY: mutate
 mutate: .venv/.dev ## Change the engine's decisions one at a time: does a test notice? (MODULES="account batch")
 	@$(BIN)/python hack/mutation/mutate.py $(MODULES)
@@ -140,3 +146,9 @@ bench-start: .venv/.dev ## Runner start to first model request, beside `import l
 bench-engine: .venv/.dev ## Engine overhead per turn beside LangGraph, pydantic-ai and openai-agents
 	@hack/cluster/install-deps redis
 	@$(BIN)/python hack/bench/engine.py
+
+.PHONY: bench-recovery
+bench-recovery: .venv/.dev ## From the death of a runner to the next turn, beside a pod's start (SAMPLES=36)
+	@hack/cluster/install-deps
+	@hack/cluster/build node
+	@PYTHONPATH=tests $(BIN)/python hack/bench/recovery.py --samples $(or $(SAMPLES),36)
