@@ -340,6 +340,7 @@ class Driver:
 
     async def _publish_lost(self, park: ParkBegan, *, released: bool) -> Released:
         parked = parked_report(park, is_released=released)
+        await self._publisher.settle()  # a newer snapshot may be under way, and must not be overtaken by an older one
         # As it stood, where facts are not journaled yet: nobody is shown what a crash could still undo.
         if self._flushed == self._state.length:
             stood = build_snapshot(self._catalog, self._state, self._inputs)

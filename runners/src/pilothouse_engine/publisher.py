@@ -64,7 +64,7 @@ class Publisher:
 
     async def publish(self) -> StoreFailure | None:
         """Publish now; on a failure the next attempt is made later, on its own."""
-        await self._settle()
+        await self.settle()
         await self._publish()
         return self.failure
 
@@ -76,7 +76,8 @@ class Publisher:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
+        """Wait for the write that is under way; raises its fault."""
         if self._task is not None:
             await asyncio.wait({self._task})
         self.check()

@@ -459,6 +459,40 @@ async def test_a_journal_that_is_away_parks_the_run_until_it_is_back() -> None:
     assert await run.facts_of(ParkBegan) == []
 
 
+@pytest.mark.parametrize("failing", range(2, 10))
+async def test_a_park_for_the_journal_is_not_published_past_a_snapshot_under_way(failing: int) -> None:
+    """Two writes at once could arrive the other way round, and a turn that was seen would be seen no more."""
+
+    async def think(request: Any) -> Any:
+        await run.clock.sleep(0.6)
+        return calls(call("lookup", {"n": request.turn}))
+
+    run = scenario([think, think, think, answer("resolved")])
+    append, publish, appended = run.journal.append, run.store.publish, 0
+
+    async def append_or_fail(attempt: int, expected: int, entries: Sequence[RawEntry]) -> None:
+        nonlocal appended
+        appended += 1
+        if appended == failing:
+            raise JournalUnavailable("away")
+        await append(attempt, expected, entries)
+
+    async def publish_slowly(snapshot: Any) -> Any:
+        is_park = snapshot.parked is not None and snapshot.parked.reason == "JournalLost"
+        assert not (is_park and under_way), "a snapshot was under way"
+        under_way.append(snapshot)
+        await run.clock.sleep(0.5)
+        under_way.remove(snapshot)
+        return await publish(snapshot)
+
+    under_way: list[Any] = []
+    run.journal.append = append_or_fail  # type: ignore[method-assign]
+    run.store.publish = publish_slowly  # type: ignore[method-assign]
+    assert (await run.finish()).exit.signal == "resolved"
+    turns = [snapshot.turn for snapshot in run.store.snapshots]
+    assert turns == sorted(turns)
+
+
 async def test_a_release_while_the_journal_is_away_does_not_wait_for_it() -> None:
     def fail(request: Any) -> Any:
         run.journal.fail_next(*[JournalUnavailable("redis is away")] * 30)
