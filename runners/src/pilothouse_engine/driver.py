@@ -349,8 +349,12 @@ class Driver:
         unsaid = {"exit": None, "result": None, "running": None}
         snapshot = stood.model_copy(update={"parked": parked, "journal_length": self._flushed, **unsaid})
         has_looked = self._inputs.published_length is not None or self._state.ended is not None
-        if self._state.attempt == self._attempt.number and has_looked:
-            # An attempt that has not fenced the others and looked yet has nothing to say.
+        if self._state.attempt != self._attempt.number:
+            # It has not fenced the others, and has nothing to say but that it lets go: else it would count as crashed.
+            has_looked = released and await self._look() is None
+            stood = read_snapshot(self._inputs.directives, self._attempt.number)
+            snapshot = stood.model_copy(update={"parked": parked, **unsaid})
+        if has_looked:
             failure = await self._ports.store.publish(snapshot)
             if failure is not None and failure.kind in ("Gone", "Fenced"):
                 raise _Ends(_lost(failure))

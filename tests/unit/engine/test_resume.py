@@ -493,6 +493,30 @@ async def test_a_park_for_the_journal_is_not_published_past_a_snapshot_under_way
     assert turns == sorted(turns)
 
 
+async def test_a_release_before_the_journal_could_be_read_is_published_with_what_stood() -> None:
+    """Else the pod has ended with neither exit nor park, and counts as a crash."""
+
+    async def stop_and_hang(request: Any) -> Any:
+        run.stop.release()
+        await asyncio.Event().wait()
+
+    run = scenario([stop_and_hang, answer("resolved")])
+    await run.release()
+    stood, read = run.snapshot, run.journal.read
+
+    async def stop_and_fail() -> Sequence[RawEntry]:
+        run.stop.release()
+        raise JournalUnavailable("away")
+
+    run.journal.read = stop_and_fail  # type: ignore[method-assign]
+    assert (await run.release()).parked.reason == "JournalLost"
+    assert run.snapshot.parked is not None
+    assert (run.snapshot.attempt, run.snapshot.parked.released) == (2, True)
+    assert (run.snapshot.turn, run.snapshot.journal_length) == (stood.turn, stood.journal_length)
+    run.journal.read = read  # type: ignore[method-assign]
+    assert (await run.finish()).exit.signal == "resolved"
+
+
 async def test_a_release_while_the_journal_is_away_does_not_wait_for_it() -> None:
     def fail(request: Any) -> Any:
         run.journal.fail_next(*[JournalUnavailable("redis is away")] * 30)
