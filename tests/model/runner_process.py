@@ -196,6 +196,9 @@ class _StepPublisher:
     def check(self) -> None:
         return
 
+    async def settle(self) -> None:
+        """Nothing is under way: what the background has published stands when a step ends."""
+
     async def publish(self) -> StoreFailure | None:
         snapshot = self._build()
         if snapshot is None:
