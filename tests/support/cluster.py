@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,17 @@ class ForeignCluster:
         if done.returncode != 0:
             raise AssertionError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
+
+    def wait_established(self, *crds: str) -> None:
+        """Wait until CRDs are served; kubectl fails at once for one that has no conditions yet, and is asked again."""
+        for attempts_left in range(60, -1, -1):
+            try:
+                self.run_tool("kubectl", "wait", "--for=condition=Established", "--timeout=60s", *crds)
+                return
+            except AssertionError as error:
+                if "accessor error" not in str(error) or not attempts_left:
+                    raise
+                time.sleep(0.5)
 
     def load(self, *archives: Path) -> None:
         """Do nothing: whoever brings a cluster loads the images into it (for kind, `hack/kind/up` does)."""

@@ -23,8 +23,7 @@ def contract(control_plane: LocalCluster) -> Caller:
     pool = urllib3.PoolManager(ca_certs=str(control_plane.ca_path), maxsize=50)
     admin = Caller(control_plane, pool, control_plane.token)
     control_plane.run_tool("kubectl", "apply", "--server-side", "-f", str(ROOT / "crds"))
-    established = ("--for=condition=Established", "--timeout=60s", "--recursive=false")
-    control_plane.run_tool("kubectl", "wait", *established, "-f", str(ROOT / "crds"))
+    control_plane.wait_established("--recursive=false", "-f", str(ROOT / "crds"))
     control_plane.run_tool("kubectl", "apply", "--server-side", "-f", str(ROOT / "crds" / "policies"))
     return admin
 

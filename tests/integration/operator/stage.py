@@ -395,7 +395,7 @@ async def prepare_cluster(cluster: LocalCluster, folder: Path) -> Path:
     """Install CRDs and the operator's account with its own rights and no others; return its kubeconfig."""
     crds = str(ROOT / "crds")
     cluster.run_tool("kubectl", "apply", "--server-side", "-f", crds)
-    cluster.run_tool("kubectl", "wait", "--for=condition=Established", "--timeout=60s", "--recursive=false", "-f", crds)
+    cluster.wait_established("--recursive=false", "-f", crds)
     connection = Connection(find_credentials(str(cluster.kubeconfig)))
     api = KubernetesClient(connection)
     try:

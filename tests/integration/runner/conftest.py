@@ -19,7 +19,7 @@ CRDS = Path(__file__).resolve().parents[3] / "crds"
 def crds(control_plane: LocalCluster) -> LocalCluster:
     files = [argument for file in sorted(CRDS.glob("*.yaml")) for argument in ("-f", str(file))]
     control_plane.run_tool("kubectl", "apply", "--server-side", *files)
-    control_plane.run_tool("kubectl", "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    control_plane.wait_established("crd", "--all")
     return control_plane
 
 

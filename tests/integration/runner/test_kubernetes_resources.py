@@ -130,7 +130,7 @@ async def test_a_kind_of_a_crd_is_found_as_soon_as_it_is_served(
 
     assert (await failure_of(resources, widget("Get"))).kind == "UnknownKind"
     control_plane.run_tool("kubectl", "apply", "-f", "-", stdin=WIDGETS)
-    control_plane.run_tool("kubectl", "wait", "--for=condition=Established", "crd/widgets.resources.test")
+    control_plane.wait_established("crd/widgets.resources.test")
 
     body = {"apiVersion": "resources.test/v1", "kind": "Widget", "metadata": {"name": "w1"}, "spec": {"size": 3}}
     created = await until_served(resources, widget("Create", body=body))
