@@ -304,6 +304,8 @@ class Driver:
         frames, self._frames = self._frames, []
         for frame in frames:  # nobody is shown what a crash could still undo
             self._ports.frames.emit(frame)
+        if self._publisher.is_held and not self._is_urgent and self._state.ended is None:  # else that is published next
+            self._publisher.catch_up()
         if self._watch is not None:
             self._watch.journaled()
         if self._journal_lost is not None:

@@ -17,8 +17,9 @@ LONGEST_RETRY_SECONDS = 30.0
 class Publisher:
     """Publishes the newest snapshot; one write at a time, at most one per interval unless it is urgent.
 
-    `build` returns None while the journal does not hold everything that the state knows. `lost` is set when the run
-    is not this attempt's any more; `on_lost` is called then.
+    `build` returns None while the journal does not hold everything that the state knows: `is_held` tells then that a
+    snapshot is due, and whoever has written the journal calls `catch_up`. `lost` is set when the run is not this
+    attempt's any more; `on_lost` is called then.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
         self._next_at = float("-inf")
         self._retry = FIRST_RETRY_SECONDS
+        self.is_held = False
         self.failure: StoreFailure | None = None
         self.lost: StoreFailure | None = None
         self.published: Snapshot | None = None
@@ -55,6 +57,15 @@ class Publisher:
             due += LAZY_INTERVALS * self._interval
         self._set_alarm(due - now)
 
+    def catch_up(self) -> None:
+        """Publish what was due while the journal was being written.
+
+        A turn marks and then writes its journal: where turns are short, whoever only looked again later would find the
+        journal of the next one being written, each time.
+        """
+        self.is_held = False
+        self._ring()
+
     def check(self) -> None:
         """Raise the fault of a write that failed behind the loop's back."""
         task = self._task
@@ -65,7 +76,9 @@ class Publisher:
     async def publish(self) -> StoreFailure | None:
         """Publish now; on a failure the next attempt is made later, on its own."""
         await self.settle()
-        await self._publish()
+        snapshot = self._take()
+        if snapshot is not None:
+            await self._write(snapshot)
         return self.failure
 
     async def aclose(self) -> None:
@@ -94,18 +107,26 @@ class Publisher:
         if self._task is not None and not self._task.done():
             self._set_alarm(self._interval)
             return
-        self._task = asyncio.get_running_loop().create_task(self._publish(), name="pilothouse-publish")
+        snapshot = self._take()  # now: when the task begins, the journal of the next facts may be under way
+        if snapshot is not None:
+            self._task = asyncio.get_running_loop().create_task(self._write(snapshot), name="pilothouse-publish")
 
-    async def _publish(self) -> None:
+    def _take(self) -> Snapshot | None:
+        """Return what can be published now; None where there is nothing, and then it is held."""
+        if self.lost is not None:
+            return None
         snapshot = self._build()
-        if snapshot is None or self.lost is not None:
-            if self.lost is None:
-                self._set_alarm(self._interval)
-            return
+        self.is_held = snapshot is None
+        if snapshot is None:
+            self._set_alarm(self._interval)
+            return None
         if self._alarm is not None:
             self._alarm.cancel()
         if self.published is not None:  # the first one says that the attempt has begun: it holds no turn back
             self._next_at = self._clock.monotonic() + self._interval
+        return snapshot
+
+    async def _write(self, snapshot: Snapshot) -> None:
         self.failure = await self._store.publish(snapshot)
         if self.failure is None:
             self.published = snapshot

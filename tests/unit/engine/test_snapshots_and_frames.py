@@ -109,6 +109,26 @@ async def test_snapshots_are_coalesced_to_one_an_interval() -> None:
     assert first == pytest.approx(0.1), "that the attempt has begun holds its first turn back no longer than it takes"
 
 
+async def test_short_turns_are_published_however_long_their_journal_takes() -> None:
+    """A turn marks and then writes: whoever looks at that moment never finds a journal that holds everything."""
+
+    async def turn(request: Any) -> Any:
+        await run.clock.sleep(0.1)
+        return calls(call("lookup", {"n": run.clock.monotonic()}))
+
+    async def append_slowly(*arguments: Any) -> None:
+        await run.clock.sleep(0.01)
+        await append(*arguments)
+
+    run = scenario([turn] * 50 + [answer("resolved")], agent_step(limits={"maxIterations": 60, "maxToolCalls": 60}))
+    append, run.journal.append = run.journal.append, append_slowly  # type: ignore[method-assign]
+    await run.finish()
+    assert run.store.published_at[0] <= 0.05, "that the attempt has begun is said as soon as it is journaled"
+    assert run.store.snapshots[1].turn == 1
+    gaps = [b - a for a, b in zip(run.store.published_at[1:-2], run.store.published_at[2:-1], strict=True)]
+    assert min(gaps) >= 0.999 and max(gaps) <= 1.2
+
+
 async def test_a_slow_turn_is_published_once_while_its_calls_run() -> None:
     async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
         await run.clock.sleep(5)
