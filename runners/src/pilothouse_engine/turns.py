@@ -1,7 +1,7 @@
 """A visit of an Agent step: opening, model calls with their holds, retries and fallbacks, and answers. Pure."""
 
 import logging
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from pilothouse_api.plan import IntegrityError
 from pilothouse_api.signals import (
@@ -23,19 +23,21 @@ from pilothouse_engine.account import (
 )
 from pilothouse_engine.actions import Action, CallModel, Commit, Inputs, ListTools, ReadControl, Sleep
 from pilothouse_engine.batch import plan_batch
-from pilothouse_engine.catalog import Catalog, NotSupported, PlannedStep
+from pilothouse_engine.catalog import Catalog, NotSupported, PlannedStep, StepGates
 from pilothouse_engine.context import fit_writes
 from pilothouse_engine.control import plan_checkpoint, plan_interruption
 from pilothouse_engine.endings import FINISHED_WITHOUT_ANSWER, plan_aborted, plan_exit
 from pilothouse_engine.facts import (
     TOOLS_OFF,
     Cause,
+    Facts,
     Level,
     ModelStarted,
     NoteAdded,
     PromptOpened,
     Purpose,
     ReplyRejected,
+    TextJudged,
 )
 from pilothouse_engine.limits import Limits
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer, write_key
@@ -116,7 +118,7 @@ def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         agent = catalog.agent(visit.step).agent
         if agent.mode == "Completion":
             context = {**state.context, **state.engine_context}
-            return Commit((PromptOpened(inputs.now, open_completion(catalog.plan, agent, context)),))
+            return _open(inputs, gates, PromptOpened(inputs.now, open_completion(catalog.plan, agent, context)))
         messages, missing = open_autonomous(catalog.plan, agent, state.context)
     except NotSupported as error:
         return _exit(state, inputs, ERROR, "NotSupported", str(error))
@@ -126,7 +128,16 @@ def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         return _exit(state, inputs, ERROR, "MissingContext", f"a template of step {visit.step}: {error}")
     for path in missing:
         _log.warning("agent.context_missing step=%s path=%s", visit.step, path)
-    return Commit((PromptOpened(inputs.now, messages, gates.tools is not None),))
+    return _open(inputs, gates, PromptOpened(inputs.now, messages, gates.tools is not None))
+
+
+def _open(inputs: Inputs, gates: StepGates, opened: PromptOpened) -> Action:
+    """Open the prompt; a user text that its gate lets go on as it is says so at once, as most do."""
+    if gates.input is None:
+        return Commit((opened,))
+    from pilothouse_engine.guardrails.judgements import judge_opening
+
+    return Commit((opened, *judge_opening(gates.input, opened, inputs.now)))
 
 
 def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
@@ -350,20 +361,29 @@ def _plan_answer(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     if visit.judged_answer is None and catalog.gates(visit.step).output is not None:
         from pilothouse_engine.guardrails.judgements import judge_answer_text
 
-        return judge_answer_text(catalog, state, inputs)
+        judging = judge_answer_text(catalog, state, inputs)
+        verdict = judge_answer(planned.agent, visit.step, visit.answer)
+        if isinstance(verdict, Accepted) and _passes_plainly(judging):  # one entry of the journal, as most answers are
+            return Commit((*judging.facts, *_accept(state, inputs, verdict)))
+        return judging
     verdict = judge_answer(planned.agent, visit.step, visit.passed_answer)
     if isinstance(verdict, Accepted):
-        return _accept(state, inputs, verdict)
+        return Commit(_accept(state, inputs, verdict))
     return _plan_rejected(planned, state, inputs, verdict, has_iteration_left)
 
 
-def _accept(state: RunState, inputs: Inputs, verdict: Accepted) -> Action:
+def _passes_plainly(judging: Action) -> TypeGuard[Commit]:
+    """Tell whether an answer was judged at once and goes on as it is."""
+    return isinstance(judging, Commit) and all(isinstance(fact, TextJudged) and fact.is_plain for fact in judging.facts)
+
+
+def _accept(state: RunState, inputs: Inputs, verdict: Accepted) -> Facts:
     visit = state.visit
     assert visit is not None
     used = len(state.context_json().encode("utf-8", "surrogatepass"))
     where = f"journal/visit-{visit.number}"
     writes = fit_writes(state.context, used, verdict.writes, inputs.settings.max_context_bytes, where)
-    return Commit(plan_exit(state, inputs.now, verdict.signal, writes=writes, turn_ending=turn_ending(visit)))
+    return plan_exit(state, inputs.now, verdict.signal, writes=writes, turn_ending=turn_ending(visit))
 
 
 def turn_ending(visit: Visit) -> str | None:

@@ -12,7 +12,7 @@ from pilothouse_engine.actions import Action, Commit, Inputs, JudgeText
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit
-from pilothouse_engine.facts import CallFinished, Fact, Facts, RunEnded, StepFinished, TextJudged, passed
+from pilothouse_engine.facts import CallFinished, Fact, Facts, PromptOpened, RunEnded, StepFinished, TextJudged, passed
 from pilothouse_engine.guardrails.gates import LARGE_CHARS, Gate, run_pure
 from pilothouse_engine.guardrails.judging import is_quick, judge_now
 from pilothouse_engine.guardrails.verdicts import Passed
@@ -25,6 +25,19 @@ def plan_refusal(state: RunState, inputs: Inputs, refused: TextJudged) -> Action
     check = f"{refused.check} of artifact {refused.artifact}" if refused.artifact else refused.check
     message = f"guardrails.{refused.gate}, {check}: {refused.reason}"
     return Commit(plan_exit(state, inputs.now, GUARDRAIL_VIOLATION, "GuardrailViolation", message))
+
+
+def judge_opening(gate: Gate, opened: PromptOpened, now: float) -> Facts:
+    """Return what the gate says of the user text of a visit, where it says at once that it goes on as it is.
+
+    Anything else is left to `judge_user_text`.
+    """
+    text = "\n\n".join(message.text for message in opened.messages if message.role == "user")
+    judging = JudgeText("input", "", gate, text)
+    if not is_quick(judging):
+        return ()
+    verdict = judge_now(judging, now)
+    return (verdict,) if verdict.is_plain else ()
 
 
 def judge_user_text(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
