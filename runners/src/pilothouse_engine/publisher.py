@@ -41,6 +41,8 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
         self._next_at = float("-inf")
         self._retry = FIRST_RETRY_SECONDS
+        self._is_due_again = False
+        """Whether something was due while a write was under way."""
         self.is_held = False
         self.failure: StoreFailure | None = None
         self.lost: StoreFailure | None = None
@@ -105,7 +107,7 @@ class Publisher:
 
     def _ring(self) -> None:
         if self._task is not None and not self._task.done():
-            self._set_alarm(self._interval)
+            self._is_due_again = True
             return
         snapshot = self._take()  # now: when the task begins, the journal of the next facts may be under way
         if snapshot is not None:
@@ -131,6 +133,9 @@ class Publisher:
         if self.failure is None:
             self.published = snapshot
             self._retry = FIRST_RETRY_SECONDS
+            if self._is_due_again:
+                self._is_due_again = False
+                self.mark()
         elif self.failure.kind in ("Fenced", "Gone"):
             self.lost = self.failure
             self._on_lost()

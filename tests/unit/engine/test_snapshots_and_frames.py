@@ -129,6 +129,22 @@ async def test_short_turns_are_published_however_long_their_journal_takes() -> N
     assert min(gaps) >= 0.999 and max(gaps) <= 1.2
 
 
+async def test_a_first_turn_that_ends_while_the_beginning_is_published_does_not_wait_for_an_interval() -> None:
+    async def turn(request: Any) -> Any:
+        await run.clock.sleep(0.03)
+        return calls(call("lookup", {"n": run.clock.monotonic()}))
+
+    async def publish_slowly(snapshot: Any) -> Any:
+        await run.clock.sleep(0.05)
+        return await publish(snapshot)
+
+    run = scenario([turn] * 50 + [answer("resolved")], agent_step(limits={"maxIterations": 60, "maxToolCalls": 60}))
+    publish, run.store.publish = run.store.publish, publish_slowly  # type: ignore[method-assign]
+    await run.finish()
+    assert run.store.published_at[:2] == pytest.approx([0.05, 0.1], abs=0.001)
+    assert run.store.snapshots[1].turn >= 1
+
+
 async def test_a_slow_turn_is_published_once_while_its_calls_run() -> None:
     async def slow(arguments: dict[str, Any]) -> dict[str, Any]:
         await run.clock.sleep(5)
