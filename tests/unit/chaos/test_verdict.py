@@ -171,7 +171,7 @@ def asked_for_a_reply_again(story: Story) -> None:
 
 
 def asked_the_server_again(story: Story) -> None:
-    story.done.append({"at": 4.5, "what": "asked", "n": 0})
+    story.done.append({"at": 5.5, "what": "asked", "n": 0})
 
 
 def asked_without_a_hold(story: Story) -> None:
