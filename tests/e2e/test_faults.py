@@ -33,8 +33,14 @@ def test_a_missing_workflow_is_waited_for_and_heals(installation: Installation, 
 
 
 def test_a_wrong_workflow_is_stalled_with_the_field(installation: Installation, namespace: str) -> None:
-    response = {"mapping": {"answer": "answer"}}
-    step = {"id": "answer", "kind": "Response", "routes": {"default": "nowhere"}, "response": response}
+    agent = {
+        "mode": "Completion",
+        "model": {"name": "scripted", "script": {"inline": "turns: [{text: one}]"}, "maxOutputTokens": 10},
+        "system": {"inline": "Sort."},
+        "prompt": {"inline": "Sort."},
+        "outcome": {"enum": ["one", "two"]},
+    }
+    step = {"id": "answer", "kind": "Agent", "agent": agent, "routes": {"one": "end"}}
     installation.apply(
         namespace,
         {
@@ -53,8 +59,8 @@ def test_a_wrong_workflow_is_stalled_with_the_field(installation: Installation, 
     wait_until(lambda: stalled() is not None)
     found = stalled()
     assert found is not None
-    assert "there is no step nowhere" in found["message"]
-    assert "spec.steps[0].routes.default" in found["message"]
+    assert "the agent may end with two, and routes do not map it" in found["message"]
+    assert "spec.steps[0].routes" in found["message"]
 
 
 def test_a_run_goes_on_when_the_operator_is_killed(installation: Installation, namespace: str) -> None:
