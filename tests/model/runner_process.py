@@ -180,8 +180,10 @@ class _StepFunctions:
         return await Ask("call", (request.callable, json.dumps(dict(request.arguments), sort_keys=True)))
 
 
-class _StepPublisher:
-    """`Publisher` without its task: the world publishes in the background."""
+class StepPublisher:
+    """`Publisher` without its task: the world publishes in the background, so nothing is ever held back."""
+
+    is_held = False
 
     def __init__(self, store: Any, build: Callable[[], Snapshot | None]) -> None:
         self._store = store
@@ -194,6 +196,12 @@ class _StepPublisher:
         return
 
     def check(self) -> None:
+        return
+
+    def catch_up(self) -> None:
+        return
+
+    async def aclose(self) -> None:
         return
 
     async def settle(self) -> None:
@@ -305,7 +313,7 @@ class RunnerProcesses:
         made._ports = replace(base._ports, clock=clock, journal=journal, store=store)
         made._stop = _StopFlag()
         made._alarms = StepAlarms()
-        made._publisher = _StepPublisher(made._ports.store, made._build_snapshot)
+        made._publisher = StepPublisher(made._ports.store, made._build_snapshot)
         made._epoch = START.timestamp()
         self._set(made, top, clock)
         return made, clock

@@ -5,8 +5,10 @@ import pytest
 from model.checker import explore, walk
 from model.mutations import MUTATIONS, Mutation
 from model.operator_process import silent
+from model.runner_process import StepPublisher
 from model.scenarios import SCENARIOS, WHOLE
 from model.world import PilothouseModel
+from pilothouse_engine.publisher import Publisher
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -29,3 +31,9 @@ def test_a_protocol_that_is_wrong_in_one_thing_is_caught(mutation: Mutation) -> 
     with silent():
         report = explore(PilothouseModel(mutation.scenario, mutation.parts), most_states=12_000, leads=False)
     assert report.violation is not None and report.violation.name in mutation.caught_by, report.say()
+
+
+def test_the_publisher_of_the_model_has_all_that_the_real_one_offers() -> None:
+    """Else a driver that asks for more would end by a fault, and every scenario would say so in its own words."""
+    offered = {name for name in vars(Publisher) if not name.startswith("_")}
+    assert offered <= {name for name in dir(StepPublisher) if not name.startswith("_")}
