@@ -71,11 +71,15 @@ class _Call:
 
 
 class _Attempt:
-    """How long there is time, and whether bytes of a request may have left: heard from the connection, not guessed."""
+    """How long there is time, and whether bytes of a request may have left: heard from the connection, not guessed.
+
+    `last` is why the try before this one failed: it says more than that there was no time for another.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.ends = asyncio.get_running_loop().time() + seconds
         self.has_begun = False
+        self.last: ResourceFailure | None = None
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
         """Take an event of httpcore's `trace` extension."""
@@ -107,6 +111,8 @@ class KubernetesResources:
                 ask = self._list if request.operation == "List" else self._call_one
                 return await ask(request, kind, attempt)
         except TimeoutError:
+            if attempt.last is not None and not attempt.has_begun:
+                return attempt.last
             is_sent = attempt.has_begun and _METHODS[request.operation][0] != "GET"
             return ResourceFailure("Timeout", f"no answer within {request.timeout:g} s", sent=is_sent)
 
@@ -203,8 +209,8 @@ class KubernetesResources:
             wait = max(pause, asked)
             if not _is_worth_repeating(got, call) or asyncio.get_running_loop().time() + wait >= attempt.ends:
                 return got
+            attempt.has_begun, attempt.last = False, got if isinstance(got, ResourceFailure) else None
             await asyncio.sleep(wait)
-            attempt.has_begun = False
             pause = min(pause * 2, LONGEST_RETRY_SECONDS)
 
     async def _send_once(self, call: _Call, attempt: _Attempt, max_bytes: int) -> _Answer | ResourceFailure:
