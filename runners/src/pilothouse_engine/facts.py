@@ -363,7 +363,8 @@ class PolicyJudged:
 class CallStarted:
     """A call passed its gates and runs in this attempt.
 
-    `key` is its idempotency key, empty for a ReadOnly one; `digest` is that of the arguments as executed.
+    `key` is its idempotency key, empty for a tool that is ReadOnly (none is sent then); `digest` is that of the
+    arguments as executed.
     `is_approved` says that it spends the approval that it was given.
     """
 

@@ -275,6 +275,10 @@ def masked_text(text: str) -> str:
     return mask_text(text)
 
 
+REFERENCE_BYTES = 160
+"""What is no larger than a reference to a result is shown: it is no smaller as a reference, and may be one."""
+
+
 def fit_result(result: Mapping[str, Any] | None, cap: int) -> dict[str, Any] | None:
     """Return a result, or where it is larger than `cap` bytes a reference to the journal that holds it."""
     if result is None:
@@ -318,7 +322,7 @@ _SHRINKS: tuple[_Shrink, ...] = (
     lambda s: {"steps": s.steps[-1:]},
     lambda s: {"children": [child for child in s.children if child.state != "Delivered"]},
     lambda s: {"exit": s.exit and s.exit.model_copy(update={"partial": None})},
-    lambda s: {"result": fit_result(s.result, 0)},
+    lambda s: {"result": fit_result(s.result, REFERENCE_BYTES)},
     lambda s: {"effects": Effects(settled=s.effects.settled, unknown=s.effects.unknown[:8])},
     lambda s: {"tool_calls": {}},
 )

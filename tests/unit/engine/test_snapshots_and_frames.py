@@ -16,7 +16,7 @@ from pilothouse_engine.frames import advance
 from pilothouse_engine.ports import Directives, Frame, ModelReply, ModelRequest, StoreFailure
 from pilothouse_engine.results import compact
 from pilothouse_engine.settings import Settings
-from pilothouse_engine.snapshot import build_snapshot
+from pilothouse_engine.snapshot import REFERENCE_BYTES, build_snapshot, fit_result, fit_snapshot
 from pilothouse_engine.state import _APPLY, Answer, OpenEffect, Report, RunState
 from unit.engine.scenarios import (
     ListModel,
@@ -326,3 +326,13 @@ async def test_tool_names_of_the_model_never_reach_the_snapshot() -> None:
     assert isinstance(run.model, ListModel)
     assert "ignore_all" not in run.snapshot.model_dump_json()
     assert run.snapshot.undeclared_tool_calls == 2
+
+
+def test_a_reference_to_a_result_still_refers_to_it_where_the_snapshot_is_cut() -> None:
+    reference = fit_result({"text": "x" * 10_000}, 8192)
+    assert reference is not None and reference["bytes"] == len(compact({"text": "x" * 10_000}))
+    assert len(compact(reference)) <= REFERENCE_BYTES
+    cut = fit_snapshot(Snapshot(attempt=1, result=reference), 1)
+    assert (cut.result, cut.truncated) == (reference, True)
+    shown = fit_snapshot(Snapshot(attempt=1, result={"text": "x" * 1000}), 1)
+    assert shown.result == fit_result({"text": "x" * 1000}, 0)
