@@ -123,3 +123,8 @@ def audience_token_file(audience: str) -> str:
     An audience is any text (often an address), so the file is named by its hash.
     """
     return f"{short_hash(audience, 32)}/token"
+
+
+def owner_reference(kind: str, name: str, uid: str) -> dict[str, str | bool]:
+    """Return the reference by which an object of ours owns another, as its controller: it is deleted with its owner."""
+    return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": True}

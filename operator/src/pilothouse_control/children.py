@@ -226,13 +226,6 @@ def build_child(parent: AgentRun, request: ChildRequest) -> dict[str, Any]:
     """Return the AgentRun of a request: owned by its parent, so that it is deleted with it, with its labels."""
     metadata, field_name = parent.metadata, "agentRef" if request.ref.kind == "Agent" else "workflowRef"
     labels = {name: value for name, value in metadata.labels.items() if not _is_ours(name)}
-    owner = {
-        "apiVersion": names.API_VERSION,
-        "kind": "AgentRun",
-        "name": metadata.name,
-        "uid": metadata.uid or "",
-        "controller": True,
-    }
     return {
         "apiVersion": names.API_VERSION,
         "kind": "AgentRun",
@@ -245,7 +238,7 @@ def build_child(parent: AgentRun, request: ChildRequest) -> dict[str, Any]:
                 names.LABEL_PARENT: metadata.name,
                 names.LABEL_PARENT_CALL: request.call_id,
             },
-            "ownerReferences": [owner],
+            "ownerReferences": [names.owner_reference("AgentRun", metadata.name, metadata.uid or "")],
         },
         "spec": {field_name: {"name": request.ref.name}, "input": dict(request.input)},
     }

@@ -185,13 +185,6 @@ def build_run(workflow: Workflow, name: str) -> dict[str, Any]:
         names.LABEL_WORKFLOW: metadata.name,
         names.LABEL_TRIGGER: workflow.spec.trigger.type,
     }
-    owner = {
-        "apiVersion": names.API_VERSION,
-        "kind": "Workflow",
-        "name": metadata.name,
-        "uid": metadata.uid or "",
-        "controller": True,
-    }
     return {
         "apiVersion": names.API_VERSION,
         "kind": "AgentRun",
@@ -199,7 +192,7 @@ def build_run(workflow: Workflow, name: str) -> dict[str, Any]:
             "name": name,
             "namespace": metadata.namespace or "default",
             "labels": dict(labels),
-            "ownerReferences": [owner],
+            "ownerReferences": [names.owner_reference("Workflow", metadata.name, metadata.uid or "")],
         },
         "spec": {"workflowRef": {"name": metadata.name}},
     }

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from pilothouse_api import names
-from pilothouse_api.plan import Plan, RunIdentity
+from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agentrun import PlanReport
 
 RUNNER_USER = 65532
@@ -57,7 +57,7 @@ def build_plan_configmap(plan: Plan) -> dict[str, Any]:
             "name": names.plan_name(plan.run.name),
             "namespace": plan.run.namespace,
             "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_PLAN_OF: plan.run.name},
-            "ownerReferences": [_owner(plan.run)],
+            "ownerReferences": [names.owner_reference("AgentRun", plan.run.name, plan.run.uid)],
         },
         "immutable": True,
         "data": {names.PLAN_KEY: plan.encode()},
@@ -96,7 +96,7 @@ def build_pod(
             "name": names.pod_name(plan.run.name, attempt),
             "namespace": plan.run.namespace,
             "labels": {**template.get("labels", {}), **_labels(plan, attempt)},
-            "ownerReferences": [_owner(plan.run)],
+            "ownerReferences": [names.owner_reference("AgentRun", plan.run.name, plan.run.uid)],
         },
         "spec": spec,
     }
@@ -108,16 +108,6 @@ def _labels(plan: Plan, attempt: int) -> dict[str, str]:
         names.LABEL_RUN: plan.run.name,
         names.LABEL_ATTEMPT: str(attempt),
         names.LABEL_WORKFLOW: names.fit(plan.workflow.name, names.MAX_LABEL_VALUE),
-    }
-
-
-def _owner(run: RunIdentity) -> dict[str, Any]:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "AgentRun",
-        "name": run.name,
-        "uid": run.uid,
-        "controller": True,
     }
 
 
