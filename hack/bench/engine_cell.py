@@ -143,7 +143,6 @@ def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
     from pilothouse_engine.ports import Directives, HttpResponse, ModelReply, Ports, RequestedCall, Usage
     from pilothouse_engine.run import Attempt, Finished, Stop, run_attempt
     from pilothouse_runner.adapters.clock import SystemClock
-    from pilothouse_runner.collector import calm_collector
 
     replies, usage = Replies(turns), Usage(1, 1)
 
@@ -184,7 +183,6 @@ def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
         def emit(self, frame) -> None:
             pass
 
-    calm_collector()  # as the runner's process does
     clock, model = SystemClock(), Scripted()
     # Made once, as the peers' graphs and agents are.
     catalog = Catalog(engine_plan(turns, gates), model.price, model.context_window, is_durable=True)
@@ -388,11 +386,20 @@ def bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def calm_collector() -> None:
+    """Set the collector as `pilothouse_runner.collector` does; the peers run in an environment without the project."""
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "runners" / "src"))
+    from pilothouse_runner import collector
+
+    collector.calm_collector()
+
+
 async def measure(loop: str, turns: int, runs: int, folder: Path) -> dict[str, object]:
     tool = Tool()
     wall, processor = [], []
     warm_up = max(2, WARM_UP_TURNS // turns)
     async with LOOPS[loop](turns, tool, folder) as run:
+        calm_collector()  # as the runner's process does, and for every loop alike
         for number in range(warm_up + runs):
             calls_before = tool.calls
             started, used = time.perf_counter(), time.process_time()
