@@ -277,6 +277,21 @@ class CostReport(StatusModel):
     """The effective budget."""
     unknown: bool = False
     """True where a call was made whose price is not known."""
+    visit: "CostReport | None" = None
+    """The same of the visit."""
+
+
+class VisitCounts(StatusModel):
+    """What the calls of the open visit of an Agent step came to: what supervision counts by."""
+
+    tool_calls: dict[str, int] = {}
+    """Calls by declared tool."""
+    undeclared_tool_calls: int = 0
+    """Calls of tools that do not exist."""
+    tool_errors: int = 0
+    """Results that are errors."""
+    identical_calls: int = 0
+    """Longest run of identical calls."""
 
 
 class PendingApproval(StatusModel):
@@ -415,6 +430,8 @@ class Snapshot(StatusModel):
     """Results that are errors."""
     identical_calls: int = 0
     """Longest run of identical calls."""
+    visit_counts: VisitCounts | None = None
+    """The same of the open visit of an Agent step."""
     last_progress_time: str | None = None
     """When something was last settled."""
     control: ControlAnswer = Field(default_factory=ControlAnswer)
@@ -479,17 +496,108 @@ class ExitReport(StatusModel):
     """One sentence."""
 
 
-class Supervision(StatusModel):
-    """What supervision did; written by the operator."""
+class SupervisionClock(StatusModel):
+    """How far every Sync supervisor has seen the run; never goes back."""
 
-    clock: JsonObject | None = None
-    """Newest `{visit, turn}` that every Sync supervisor has seen."""
-    barrier: JsonObject | None = None
-    """`{timeoutSeconds, onTimeout}` of Sync supervisors."""
-    supervisors: JsonObject | None = None
-    """Copies in force, by uid."""
-    actions: Annotated[list[JsonObject], Field(max_length=20)] = []
-    """Newest interventions."""
+    visit: int = 0
+    """Visit of the snapshot that was judged."""
+    turn: int = 0
+    """Turn of it."""
+    journal_length: int = 0
+    """Facts in its journal: tells the snapshots of one turn apart, and is what the runner waits for."""
+
+
+class Barrier(StatusModel):
+    """What a runner does at the end of each turn: it waits for the clock."""
+
+    timeout_seconds: int
+    """How long, at most: the longest of its Sync supervisors."""
+    on_timeout: Annotated[str, Field(max_length=64)]
+    """Continue, Pause or Abort: the most severe of its Sync supervisors."""
+
+
+class JudgeRecord(StatusModel):
+    """What one supervisor's judge did in this run."""
+
+    iteration: int = 0
+    """Iteration of the newest slot that was taken, in `visit`."""
+    asked_at: Annotated[str, Field(max_length=64)] | None = None
+    """Since when a verdict is awaited, RFC 3339; absent while none is."""
+    asked_length: int = 0
+    """`journalLength` of the snapshot that it was asked about."""
+    calls: int = 0
+    """Verdicts asked for."""
+    failures: int = 0
+    """Verdicts not given."""
+    tokens_used: int = 0
+    """Tokens of the run's verdicts, against `judge.tokenBudget`."""
+    last_error: Line | None = None
+    """The newest failure."""
+
+
+class SupervisorRecord(StatusModel):
+    """One supervisor that watches the run: its copy in force, and what it did."""
+
+    namespace: Annotated[str, Field(max_length=63)] = ""
+    """Namespace of the supervisor: the run's, or an ancestor's."""
+    name: Annotated[str, Field(max_length=253)]
+    """Name."""
+    generation: int = 0
+    """Generation of the copy."""
+    spec: JsonObject = {}
+    """The copy in force: of the live object, or of the deleted one as it was last."""
+    is_deleted: bool = False
+    """Whether the object is gone; the copy stays in force."""
+    visit: int = 0
+    """Visit that `fired` and `judge.iteration` count for."""
+    fired: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=64)] = []
+    """Hashes of the rules that have fired in the visit."""
+    seen: SupervisionClock = Field(default_factory=SupervisionClock)
+    """Newest snapshot that it has judged, its judge's verdict included where one was due."""
+    judge: JudgeRecord | None = None
+    """What its judge did."""
+
+
+class SupervisionAction(StatusModel):
+    """One intervention."""
+
+    id: Annotated[str, Field(max_length=63)]
+    """Id of the directive: of a steer message its key, else one of the same form."""
+    time: Annotated[str, Field(max_length=64)]
+    """When it was decided, RFC 3339."""
+    supervisor: Annotated[str, Field(max_length=253)]
+    """Name of the supervisor."""
+    generation: int = 0
+    """Generation of the supervisor that decided."""
+    action: Annotated[str, Field(max_length=64)]
+    """Pause, Steer or Abort."""
+    source: Annotated[str, Field(max_length=128)]
+    """`Rule/<name>`, Judge, JudgeError or Barrier."""
+    reason: Line
+    """Why, one sentence."""
+    turn: int
+    """Turn of the snapshot that it was decided on."""
+    visit: int = 0
+    """Visit of it."""
+    state: Annotated[str, Field(max_length=64)] = "Intended"
+    """Intended, Done (the directive stands in spec.control), Superseded (a stronger hand was first), or Dropped."""
+    run_generation: int = 0
+    """Generation of the run at the intent: a later one, without our directive, is a person's hand that came after."""
+    landed_turn: int | None = None
+    """Turn at which the runner says that it landed."""
+
+
+class Supervision(StatusModel):
+    """What supervision did; written by the operator (or the host of a local run)."""
+
+    clock: SupervisionClock | None = None
+    """Newest snapshot that every Sync supervisor has seen; absent without one."""
+    barrier: Barrier | None = None
+    """What the runner waits for at each turn's end; absent without a Sync supervisor."""
+    supervisors: Annotated[dict[str, SupervisorRecord], Field(max_length=32)] = {}
+    """Who watches the run, by the supervisor's uid."""
+    actions: Annotated[list[SupervisionAction], Field(max_length=20)] = []
+    """Newest interventions, newest last."""
 
 
 class ChildApproval(StatusModel):
