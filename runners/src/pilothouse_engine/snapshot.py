@@ -24,6 +24,7 @@ from pilothouse_api.v1alpha1.agentrun import (
     StepReport,
     TokenReport,
     UnknownEffect,
+    VisitCounts,
 )
 from pilothouse_engine.account import Account, dollars
 from pilothouse_engine.actions import Inputs
@@ -42,6 +43,7 @@ MAX_MASKED_CHARS = 16_384
 MAX_STEPS = 40
 MAX_ANSWERS = 64
 MAX_UNKNOWN = 64
+MAX_COUNTED_TOOLS = 32
 MAX_ENDED_CHILDREN = 8
 MAX_ERROR_CHARS = 1000
 
@@ -76,6 +78,7 @@ def build_snapshot(catalog: Catalog, state: RunState, inputs: Inputs) -> Snapsho
     }
     if visit is not None and visit.is_agent:
         fields["max_iterations"] = limits.max_iterations
+        fields["visit_counts"] = _visit_counts(visit)
     if state.ended is not None:
         fields["exit"] = run_exit(state.ended)
         fields["result"] = fit_result(state.ended.result, inputs.settings.max_result_bytes)
@@ -164,11 +167,28 @@ def _account(account: Account, budget: int | None) -> TokenReport:
 
 
 def _cost(state: RunState, limits: Limits) -> CostReport:
-    budget = limits.run_cost
+    visit = state.visit
+    if visit is None or not visit.is_agent:
+        return _money(state.account, limits.run_cost)
+    return _money(state.account, limits.run_cost, _money(visit.account, limits.visit_cost))
+
+
+def _money(account: Account, budget: int | None, visit: CostReport | None = None) -> CostReport:
     return CostReport(
-        used_usd=dollars(state.account.cost),
+        used_usd=dollars(account.cost),
         budget_usd=None if budget is None else dollars(budget),
-        unknown=state.account.is_unpriced,
+        unknown=account.is_unpriced,
+        visit=visit,
+    )
+
+
+def _visit_counts(visit: Visit) -> VisitCounts:
+    counts = visit.counts
+    return VisitCounts(
+        tool_calls=dict(counts.tool_calls),
+        undeclared_tool_calls=counts.undeclared_tool_calls,
+        tool_errors=counts.tool_errors,
+        identical_calls=counts.identical_calls,
     )
 
 
@@ -325,7 +345,14 @@ _SHRINKS: tuple[_Shrink, ...] = (
     lambda s: {"result": fit_result(s.result, REFERENCE_BYTES)},
     lambda s: {"effects": Effects(settled=s.effects.settled, unknown=s.effects.unknown[:8])},
     lambda s: {"tool_calls": {}},
+    lambda s: {"visit_counts": s.visit_counts and _most_called(s.visit_counts)},
 )
+
+
+def _most_called(counts: VisitCounts) -> VisitCounts:
+    """Return the counts with the tools that a rule may be about: those that were called most."""
+    most = sorted(counts.tool_calls.items(), key=lambda item: -item[1])[:MAX_COUNTED_TOOLS]
+    return counts.model_copy(update={"tool_calls": dict(most)})
 
 
 def _newest(answers: dict[str, Landing]) -> dict[str, Landing]:

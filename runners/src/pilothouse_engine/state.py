@@ -116,6 +116,16 @@ class CountedPrompt:
 
 
 @dataclass(slots=True)
+class Counts:
+    """What the calls of one visit came to: what supervision counts by."""
+
+    tool_calls: dict[str, int] = field(default_factory=dict)
+    undeclared_tool_calls: int = 0
+    tool_errors: int = 0
+    identical_calls: int = 0
+
+
+@dataclass(slots=True)
 class Visit:
     """One pass through a step."""
 
@@ -166,6 +176,7 @@ class Visit:
     waiting: Call | None = None
     next_call: int = 0
     tool_calls: int = 0
+    counts: Counts = field(default_factory=Counts)
     runs_by_tool: dict[str, int] = field(default_factory=dict)
     identities: dict[str, int] = field(default_factory=dict)
     last_identity: str = ""
@@ -711,6 +722,7 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
         _count(state, visit, call)
     if fact.code is not None and fact.code != "tool_call_unresolved":
         state.tool_errors += 1
+        visit.counts.tool_errors += 1
     if fact.writes and (fact.is_passed or not visit.is_gated):
         _write(state, fact.writes)
     if fact.fatal is not None and visit.fatal is None:
@@ -724,14 +736,18 @@ def _count(state: RunState, visit: Visit, call: Call) -> None:
     call.is_counted = True
     visit.tool_calls += 1
     state.total_tool_calls += 1
+    counts, name = visit.counts, call.asked.name
     if call.asked.is_declared:
-        state.tool_calls[call.asked.name] = state.tool_calls.get(call.asked.name, 0) + 1
+        state.tool_calls[name] = state.tool_calls.get(name, 0) + 1
+        counts.tool_calls[name] = counts.tool_calls.get(name, 0) + 1
     else:
         state.undeclared_tool_calls += 1
+        counts.undeclared_tool_calls += 1
     identity = identity_of(call.asked)
     visit.identities[identity] = visit.identities.get(identity, 0) + 1
     visit.streak = visit.streak + 1 if identity == visit.last_identity else 1
     visit.last_identity = identity
+    counts.identical_calls = max(counts.identical_calls, visit.streak)
     state.identical_calls = max(state.identical_calls, visit.streak)
 
 

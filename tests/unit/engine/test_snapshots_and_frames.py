@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.v1alpha1.agentrun import Snapshot, VisitCounts
 from pilothouse_engine.actions import Inputs
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.facts import FACTS, RunEnded, decode_all
@@ -336,3 +336,31 @@ def test_a_reference_to_a_result_still_refers_to_it_where_the_snapshot_is_cut() 
     assert (cut.result, cut.truncated) == (reference, True)
     shown = fit_snapshot(Snapshot(attempt=1, result={"text": "x" * 1000}), 1)
     assert shown.result == fit_result({"text": "x" * 1000}, 0)
+
+
+async def test_a_snapshot_says_what_the_open_visit_of_an_agent_has_called_and_paid() -> None:
+    seen: list[Snapshot] = []
+
+    async def look(request: Any) -> Any:
+        await run.clock.sleep(60)
+        seen.append(run.snapshot)
+        return answer("resolved")
+
+    turns = [calls(call("lookup"), call("sudo")), answer("needs_human"), calls(call("lookup", {"n": 1})), look]
+    first = agent_step("first", {"needs_human": "second"}, limits={"costBudgetUSD": "1"})
+    run = scenario(turns, first, agent_step("second"), prices={"test-model": (1.0, 2.0)})
+    await run.finish()
+    [snapshot] = seen
+    assert snapshot.visit_counts == VisitCounts(tool_calls={"lookup": 1}, identical_calls=1)
+    assert (snapshot.tool_calls, snapshot.undeclared_tool_calls, snapshot.tool_errors) == ({"lookup": 2}, 1, 1)
+    assert snapshot.cost.visit is not None
+    assert (snapshot.cost.used_usd, snapshot.cost.visit.used_usd) == ("0.00021", "0.00007")
+    assert (run.snapshot.visit_counts, run.snapshot.cost.visit) == (None, None)
+
+
+def test_the_tools_of_a_visit_that_were_called_most_are_told_last_of_all() -> None:
+    counts = VisitCounts(tool_calls={f"tool-{n}": n for n in range(100)}, tool_errors=7)
+    cut = fit_snapshot(Snapshot(attempt=1, visit_counts=counts), 1)
+    assert cut.visit_counts is not None
+    assert list(cut.visit_counts.tool_calls.items()) == [(f"tool-{n}", n) for n in range(99, 67, -1)]
+    assert cut.visit_counts.tool_errors == 7

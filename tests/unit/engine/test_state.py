@@ -43,6 +43,7 @@ from pilothouse_engine.ports import Message, RequestedCall
 from pilothouse_engine.state import (
     MESSAGE_OVERHEAD,
     Answer,
+    Counts,
     OpenEffect,
     RunState,
     Visit,
@@ -495,6 +496,22 @@ def test_identical_calls_are_counted_in_the_visit_and_in_a_row() -> None:
     state = fold(*ASKING, reply(*calls), *(finished(call) for call in calls))
     visit = visit_of(state)
     assert (visit.identities, visit.streak, state.identical_calls) == ({"dlookup": 3, "elookup": 1}, 1, 2)
+
+
+def test_the_calls_of_a_visit_are_counted_for_it_alone() -> None:
+    calls = [asked(0), asked(1), asked(2, name="sudo", declared=False)]
+    ends = [finished(calls[0]), finished(calls[1], code="tool_error"), finished(calls[2], code="tool_unknown")]
+    state = fold(*ASKING, reply(*calls), *ends)
+    assert visit_of(state).counts == Counts({"lookup": 2}, 1, 2, 2)
+    again = [StepFinished(105.0, "resolved"), StepEntered(106.0, "work", 2, "Agent")]
+    fold(*again, ENTERED[-1], STARTED, reply(asked(0)), finished(asked(0)), state=state)
+    assert visit_of(state).counts == Counts({"lookup": 1}, 0, 0, 1)
+    assert (state.tool_calls, state.undeclared_tool_calls, state.tool_errors, state.identical_calls) == (
+        {"lookup": 3},
+        1,
+        2,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
