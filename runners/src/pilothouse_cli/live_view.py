@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_cli.runs import is_finished, snapshot_of
+from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.tables import (
     age,
     control_lines,
@@ -21,6 +21,7 @@ from pilothouse_cli.tables import (
     step_line,
 )
 from pilothouse_cli.terminal import clean_line
+from pilothouse_control.directives import is_finished
 from pilothouse_engine.ports import Frame
 
 NEWEST_FRAMES = 6

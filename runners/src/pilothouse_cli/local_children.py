@@ -23,7 +23,6 @@ from pilothouse_api.wake import wake_due
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.local import create_run, load_plan, next_attempt, timestamp
 from pilothouse_cli.local_state import RawRun, RunFolder, RunIsGone, RunIsLive, find_folder
-from pilothouse_cli.runs import is_finished
 from pilothouse_cli.terminal import say
 from pilothouse_control.children import (
     ChildPatch,
@@ -36,6 +35,7 @@ from pilothouse_control.children import (
     read_snapshot,
     refusal_report,
 )
+from pilothouse_control.directives import is_finished
 from pilothouse_control.lineage import lineage_of
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_control.world import ConfigMap, Platform, References

@@ -23,8 +23,9 @@ from pilothouse_cli.local_state import (
 )
 from pilothouse_cli.local_store import POLL_SECONDS
 from pilothouse_cli.pending import matches
-from pilothouse_cli.runs import is_finished, snapshot_of
+from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.turns import TurnRow, turns_of_journal
+from pilothouse_control.directives import is_finished
 from pilothouse_engine.ports import JournalCorrupt, RawEntry
 from pilothouse_runner.adapters.file_journal import read_entries
 

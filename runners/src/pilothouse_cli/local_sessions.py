@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_USAGE, CliError
 from pilothouse_cli.local_state import RunIsGone, all_folders
-from pilothouse_cli.runs import is_finished
+from pilothouse_control.directives import is_finished
 
 
 @contextmanager

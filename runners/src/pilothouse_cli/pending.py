@@ -9,7 +9,8 @@ from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ApprovalDecision, Landing
 from pilothouse_api.wake import is_answered
 from pilothouse_cli.exits import CliError
-from pilothouse_cli.runs import is_finished, snapshot_of, target_of
+from pilothouse_cli.runs import snapshot_of, target_of
+from pilothouse_control.directives import is_finished
 
 
 @dataclass(frozen=True, slots=True)

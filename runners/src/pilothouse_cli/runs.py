@@ -1,17 +1,17 @@
 """What the verbs ask of a place that holds runs: a folder on this machine, or a namespace of a cluster."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, ApprovalDecision, ControlAnswer, Snapshot
-from pilothouse_api.wake import is_answered
+from pilothouse_api.v1alpha1.agentrun import Snapshot
 from pilothouse_cli.exits import EXIT_FAILED, CliError, first_problem
 from pilothouse_cli.turns import TurnRow
+from pilothouse_control import directives
+from pilothouse_control.directives import Answer, Directive, answer_of
 from pilothouse_engine.ports import RawEntry
 
 
@@ -61,15 +61,10 @@ class Runs(Protocol):
 def snapshot_of(run: AgentRun) -> Snapshot:
     """Return what the run says about itself; one that has not begun has attempt 0. Raises CliError."""
     try:
-        return Snapshot.model_validate({"attempt": 0, **(run.status.run or {})})
+        return directives.snapshot_of(run)
     except ValidationError as error:
         what = f"run {run.metadata.name} has a status that this version cannot read: {first_problem(error)}"
         raise CliError(what, "upgrade the command line", EXIT_FAILED) from None
-
-
-def is_finished(run: AgentRun) -> bool:
-    """Tell whether the run has ended."""
-    return run.status.phase in FINISHED_PHASES
 
 
 def target_of(run: AgentRun) -> str:
@@ -78,93 +73,12 @@ def target_of(run: AgentRun) -> str:
     return ref.name if ref else "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
-    """Something that is asked of a run: how it is called, the patch of its spec, and how its answer is found."""
-
-    title: str
-    patch: Mapping[str, Any]
-    answer: Callable[[ControlAnswer, int], "Answer | None"]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a directive: `state` is Landed, NotLanded, NotPending, Expired, Superseded, Kept, Waiting or
-    Ended."""
-
-    state: str
-    turn: int | None = None
-    message: str = ""
-
-
-def mode_directive(mode: str, reason: str | None = None) -> Directive:
-    """Return the directive that sets the mode."""
-
-    def answer(control: ControlAnswer, generation: int) -> Answer | None:
-        if control.observed_generation < generation:
-            return None
-        if control.mode.value == mode:
-            return Answer("Landed", control.mode.turn)
-        return Answer(control.mode.state, control.mode.turn) if control.mode.state else None
-
-    # A reason that is not given again must not stay from the last directive: null removes it.
-    return Directive(mode, {"control": {"mode": mode, "reason": reason}}, answer)
-
-
-def steer_directive(steer_id: str, message: str) -> Directive:
-    """Return the directive that hands the model a message."""
-
-    def answer(control: ControlAnswer, generation: int) -> Answer | None:
-        landing = control.steer.get(steer_id)
-        return Answer(landing.state, landing.turn) if landing else None
-
-    return Directive(f"steer {steer_id}", {"control": {"steer": {steer_id: {"message": message}}}}, answer)
-
-
-def approval_directive(call_id: str, decision: Mapping[str, Any]) -> Directive:
-    """Return the directive that decides on a pending call."""
-    asked = ApprovalDecision.model_validate(dict(decision))
-
-    def answer(control: ControlAnswer, generation: int) -> Answer | None:
-        landing = control.approvals.get(call_id)
-        if landing is None or not is_answered(asked, landing):
-            return None
-        return Answer(landing.state, landing.turn, landing.message or "")
-
-    title = f"{'approval' if asked.decision == 'Approve' else 'denial'} of {call_id}"
-    return Directive(title, {"control": {"approvals": {call_id: dict(decision)}}}, answer)
-
-
-def limits_directive(limits: Mapping[str, Any]) -> Directive:
-    """Return the directive that changes limits."""
-
-    def answer(control: ControlAnswer, generation: int) -> Answer | None:
-        landing = control.limits
-        return Answer("Landed", landing.turn) if landing and landing.generation >= generation else None
-
-    return Directive("limits", {"limits": dict(limits)}, answer)
-
-
-def answer_of(run: AgentRun, directive: Directive, generation: int) -> Answer | None:
-    """Return what became of a directive that made this generation of the spec, or None while it is open."""
-    snapshot = snapshot_of(run)
-    answer = directive.answer(snapshot.control, generation)
-    if answer is not None:
-        return answer
-    if is_finished(run):
-        return Answer("Ended", snapshot.turn)
-    is_parked = snapshot.parked is not None and snapshot.control.mode.value == "Pause"
-    if is_parked and snapshot.control.observed_generation >= generation:
-        return Answer("Kept", snapshot.turn)
-    return None
-
-
 def wait_for_answer(runs: Runs, run: AgentRun, directive: Directive, timeout: float) -> tuple[AgentRun, Answer]:
     """Wait until a directive is answered; `Waiting` after `timeout` seconds, `Kept` where nothing advances the run."""
     generation = run.metadata.generation or 0
     ends = time.monotonic() + timeout
     while True:
-        answer = answer_of(run, directive, generation)
+        answer = answer_of(run, snapshot_of(run), directive, generation)
         if answer is not None:
             return run, answer
         if not runs.is_advancing(run):

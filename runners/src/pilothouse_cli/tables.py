@@ -14,10 +14,11 @@ from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ChildReport, ControlAnswer, Landing, PendingApproval, Snapshot
 from pilothouse_cli.pending import PendingCall
 from pilothouse_cli.results import Reference, stored_result
-from pilothouse_cli.runs import is_finished, snapshot_of, target_of
+from pilothouse_cli.runs import snapshot_of, target_of
 from pilothouse_cli.terminal import clean, clean_json, clean_line
 from pilothouse_cli.turns import NANO_DOLLARS, CallRow, TurnRow
 from pilothouse_control.children import parent_of
+from pilothouse_control.directives import is_finished
 from pilothouse_control.findings import Finding
 
 MAX_ARGUMENT_CHARS = 1000

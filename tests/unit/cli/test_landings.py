@@ -1,4 +1,4 @@
-"""How a directive's answer is found, and how long one waits for it."""
+"""How long one waits for a directive's answer, and what the words of the steering verbs mean."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,31 +6,13 @@ from typing import Any
 import pytest
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import ApprovalDecision
-from pilothouse_api.wake import decision_digest
 from pilothouse_cli.commands.steering import choose_pending, parse_edit, parse_limits
 from pilothouse_cli.exits import CliError
-from pilothouse_cli.runs import (
-    Answer,
-    Directive,
-    answer_of,
-    approval_directive,
-    limits_directive,
-    mode_directive,
-    steer_directive,
-    wait_for_answer,
-)
+from pilothouse_cli.runs import wait_for_answer
 from pilothouse_cli.turns import TurnRow
+from pilothouse_control.directives import Answer, mode_directive
 
 PAUSE = mode_directive("Pause")
-STEER = steer_directive("a1", "look")
-LIMITS = limits_directive({"maxIterations": 3})
-APPROVE = approval_directive("t1", {"decision": "Approve"})
-EDIT = approval_directive("t1", {"decision": "Approve", "arguments": {"amount": "many"}})
-APPROVED, EDITED = (
-    decision_digest(ApprovalDecision.model_validate(directive.patch["control"]["approvals"]["t1"]))
-    for directive in (APPROVE, EDIT)
-)
 
 
 def run_with(control: Mapping[str, Any], phase: str = "Running", *, parked: str | None = None) -> AgentRun:
@@ -47,64 +29,6 @@ def run_with(control: Mapping[str, Any], phase: str = "Running", *, parked: str 
 
 
 PAUSED = {"value": "Pause", "turn": 4}
-CASES: list[tuple[str, Directive, AgentRun, Answer | None]] = [
-    ("nothing said yet", PAUSE, run_with({}), None),
-    ("landed", PAUSE, run_with({"observedGeneration": 3, "mode": PAUSED}), Answer("Landed", 4)),
-    ("an older pause is no answer", PAUSE, run_with({"observedGeneration": 2, "mode": PAUSED}), None),
-    (
-        "answered as one that cannot land",
-        PAUSE,
-        run_with({"observedGeneration": 3, "mode": {"value": "Finish", "turn": 2, "state": "NotLanded"}}),
-        Answer("NotLanded", 2),
-    ),
-    ("the run has ended", PAUSE, run_with({"observedGeneration": 2}, "Succeeded"), Answer("Ended", 7)),
-    ("steer landed", STEER, run_with({"steer": {"a1": {"state": "Landed", "turn": 5}}}), Answer("Landed", 5)),
-    ("steer is late", STEER, run_with({"steer": {"a1": {"state": "NotLanded", "turn": 6}}}), Answer("NotLanded", 6)),
-    ("another steer landed", STEER, run_with({"steer": {"b2": {"state": "Landed", "turn": 5}}}), None),
-    (
-        "a paused run keeps a steer",
-        STEER,
-        run_with({"observedGeneration": 3, "mode": PAUSED}, "Paused", parked="Paused"),
-        Answer("Kept", 7),
-    ),
-    (
-        "a paused run that has not read yet",
-        STEER,
-        run_with({"observedGeneration": 2, "mode": PAUSED}, "Paused", parked="Paused"),
-        None,
-    ),
-    (
-        "a decision landed",
-        APPROVE,
-        run_with({"approvals": {"t1": {"state": "Landed", "turn": 2, "digest": APPROVED}}}),
-        Answer("Landed", 2),
-    ),
-    (
-        "an edit was refused",
-        EDIT,
-        run_with({"approvals": {"t1": {"state": "NotLanded", "turn": 2, "digest": EDITED, "message": "no number"}}}),
-        Answer("NotLanded", 2, "no number"),
-    ),
-    (
-        "the decision before it was refused",
-        APPROVE,
-        run_with({"approvals": {"t1": {"state": "NotLanded", "turn": 2, "digest": EDITED}}}),
-        None,
-    ),
-    (
-        "nobody decided in time",
-        APPROVE,
-        run_with({"approvals": {"t1": {"state": "Expired", "turn": 2}}}),
-        Answer("Expired", 2),
-    ),
-    ("limits hold", LIMITS, run_with({"limits": {"generation": 3, "turn": 6}}), Answer("Landed", 6)),
-    ("older limits hold", LIMITS, run_with({"limits": {"generation": 2, "turn": 6}}), None),
-]
-
-
-@pytest.mark.parametrize(("case", "directive", "run", "want"), CASES)
-def test_an_answer_is_found_in_status(case: str, directive: Directive, run: AgentRun, want: Answer | None) -> None:
-    assert answer_of(run, directive, generation=3) == want
 
 
 class ScriptedRuns:
@@ -149,11 +73,6 @@ def test_waiting_ends_after_its_time_and_at_once_where_nothing_advances_the_run(
     open_run = run_with({})
     assert wait_for_answer(ScriptedRuns(), open_run, PAUSE, 0) == (open_run, Answer("Waiting"))
     assert wait_for_answer(ScriptedRuns(is_advancing=False), open_run, PAUSE, 10) == (open_run, Answer("Kept"))
-
-
-def test_a_mode_without_a_reason_takes_the_last_reason_away() -> None:
-    assert mode_directive("Run").patch == {"control": {"mode": "Run", "reason": None}}
-    assert mode_directive("Pause", "lunch").patch == {"control": {"mode": "Pause", "reason": "lunch"}}
 
 
 def test_limits_are_words_on_the_command_line() -> None:

@@ -16,9 +16,10 @@ from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PARKED, EXIT_SUCCEEDED, CliError, Forbidden
 from pilothouse_cli.pending import Choice, PendingCall, pending_calls
-from pilothouse_cli.runs import Directive, Runs, approval_directive, is_finished, snapshot_of, wait_for_answer
+from pilothouse_cli.runs import Runs, snapshot_of, wait_for_answer
 from pilothouse_cli.tables import pending_data, pending_table
 from pilothouse_cli.terminal import clean_line, print_data, print_names, say, show, stderr
+from pilothouse_control.directives import Directive, approval_directive, is_finished
 
 CONCURRENCY = 8
 """Patches under way at once: a fleet is decided in seconds, and the API server still answers others."""

@@ -13,10 +13,10 @@ from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, EXIT_USAGE, CliError, exit_code
 from pilothouse_cli.graph import as_mermaid, as_svg, as_text, graph_of
 from pilothouse_cli.manifests import Manifests, parse_input, read_documents
-from pilothouse_cli.runs import is_finished
 from pilothouse_cli.starter import write_starter
 from pilothouse_cli.tables import finding_data, findings_view
 from pilothouse_cli.terminal import print_data, say, show
+from pilothouse_control.directives import is_finished
 from pilothouse_control.documents import Document
 from pilothouse_control.validation import Sources, validate
 from pilothouse_control.world import has_stated_price

@@ -11,20 +11,18 @@ from pilothouse_cli.commands.inspecting import print_run
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_PARKED, EXIT_SUCCEEDED, CliError
 from pilothouse_cli.local_runs import LocalRuns
-from pilothouse_cli.runs import (
+from pilothouse_cli.runs import Runs, snapshot_of, wait_for_answer
+from pilothouse_cli.terminal import clean_line, say
+from pilothouse_control.children import asked_of_people
+from pilothouse_control.directives import (
     Answer,
     Directive,
-    Runs,
     approval_directive,
     is_finished,
     limits_directive,
     mode_directive,
-    snapshot_of,
     steer_directive,
-    wait_for_answer,
 )
-from pilothouse_cli.terminal import clean_line, say
-from pilothouse_control.children import asked_of_people
 
 TEXT_LIMITS = frozenset({"costBudgetUSD", "onPauseTimeout"})
 

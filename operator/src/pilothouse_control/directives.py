@@ -1,0 +1,108 @@
+"""What is asked of a live run: the patch of its spec that asks, and what its status says became of it. Pure.
+
+Everybody who steers goes through here: the command line, the operator API, the mirror of a fleet, supervision.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, ApprovalDecision, ControlAnswer, Snapshot
+from pilothouse_api.wake import is_answered
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a directive: `state` is Landed, NotLanded, NotPending, Expired, Superseded, Kept (until the run
+    goes on), Waiting or Ended (the run has, first)."""
+
+    state: str
+    turn: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """Something that is asked of a run: how it is called, the merge-patch of its spec, and how its answer is found in
+    the runner's answers, given the generation of the spec that the patch made."""
+
+    title: str
+    patch: Mapping[str, Any]
+    answer: Callable[[ControlAnswer, int], Answer | None]
+
+
+def mode_directive(mode: str, reason: str | None = None, by: str | None = None) -> Directive:
+    """Return the directive that sets the mode: Run, Pause, Finish or Abort."""
+
+    def answer(control: ControlAnswer, generation: int) -> Answer | None:
+        if control.observed_generation < generation:
+            return None
+        if control.mode.value == mode:
+            return Answer("Landed", control.mode.turn)
+        return Answer(control.mode.state, control.mode.turn) if control.mode.state else None
+
+    # A reason and a name that are not given again must not stay from the last directive: null removes them.
+    return Directive(mode, {"control": {"mode": mode, "reason": reason, "by": by}}, answer)
+
+
+def steer_directive(steer_id: str, message: str, by: str | None = None) -> Directive:
+    """Return the directive that hands the model a message, under an id that the run has not seen."""
+
+    def answer(control: ControlAnswer, generation: int) -> Answer | None:
+        landing = control.steer.get(steer_id)
+        return Answer(landing.state, landing.turn) if landing else None
+
+    text = {"message": message} | ({"by": by} if by else {})
+    return Directive(f"steer {steer_id}", {"control": {"steer": {steer_id: text}}}, answer)
+
+
+def approval_directive(call_id: str, decision: Mapping[str, Any]) -> Directive:
+    """Return the directive that decides on a pending call. `decision` is a raw `ApprovalDecision`."""
+    asked = ApprovalDecision.model_validate(dict(decision))
+
+    def answer(control: ControlAnswer, generation: int) -> Answer | None:
+        landing = control.approvals.get(call_id)
+        if landing is None or not is_answered(asked, landing):
+            return None
+        return Answer(landing.state, landing.turn, landing.message or "")
+
+    title = f"{'approval' if asked.decision == 'Approve' else 'denial'} of {call_id}"
+    return Directive(title, {"control": {"approvals": {call_id: dict(decision)}}}, answer)
+
+
+def limits_directive(limits: Mapping[str, Any]) -> Directive:
+    """Return the directive that changes limits; a null takes one away."""
+
+    def answer(control: ControlAnswer, generation: int) -> Answer | None:
+        landing = control.limits
+        return Answer("Landed", landing.turn) if landing and landing.generation >= generation else None
+
+    return Directive("limits", {"limits": dict(limits)}, answer)
+
+
+def snapshot_of(run: AgentRun) -> Snapshot:
+    """Return what the run says about itself; one that has not begun has attempt 0. Raises pydantic's ValidationError
+    for one that this version cannot read."""
+    return Snapshot.model_validate({"attempt": 0, **(run.status.run or {})})
+
+
+def is_finished(run: AgentRun) -> bool:
+    """Tell whether the run has ended: nothing can be asked of it any more."""
+    return run.status.phase in FINISHED_PHASES
+
+
+def answer_of(run: AgentRun, snapshot: Snapshot, directive: Directive, generation: int) -> Answer | None:
+    """Return what became of a directive that made this generation of the spec, or None while it is open.
+
+    `snapshot` is `snapshot_of(run)`.
+    """
+    answer = directive.answer(snapshot.control, generation)
+    if answer is not None:
+        return answer
+    if is_finished(run):
+        return Answer("Ended", snapshot.turn)
+    is_parked = snapshot.parked is not None and snapshot.control.mode.value == "Pause"
+    if is_parked and snapshot.control.observed_generation >= generation:
+        return Answer("Kept", snapshot.turn)
+    return None

@@ -1,0 +1,116 @@
+"""What asks something of a run, and how its answer is found in the run's status."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import ApprovalDecision
+from pilothouse_api.wake import decision_digest
+from pilothouse_control.directives import (
+    Answer,
+    Directive,
+    answer_of,
+    approval_directive,
+    limits_directive,
+    mode_directive,
+    snapshot_of,
+    steer_directive,
+)
+
+PAUSE = mode_directive("Pause")
+STEER = steer_directive("a1", "look")
+LIMITS = limits_directive({"maxIterations": 3})
+APPROVE = approval_directive("t1", {"decision": "Approve"})
+EDIT = approval_directive("t1", {"decision": "Approve", "arguments": {"amount": "many"}})
+APPROVED, EDITED = (
+    decision_digest(ApprovalDecision.model_validate(directive.patch["control"]["approvals"]["t1"]))
+    for directive in (APPROVE, EDIT)
+)
+
+
+def run_with(control: Mapping[str, Any], phase: str = "Running", *, parked: str | None = None) -> AgentRun:
+    snapshot: dict[str, Any] = {"attempt": 1, "turn": 7, "control": control}
+    if parked:
+        snapshot["parked"] = {"reason": parked, "turn": 7, "since": "t"}
+    return AgentRun.model_validate(
+        {
+            "metadata": {"name": "r1", "generation": 3},
+            "spec": {"workflowRef": {"name": "w"}},
+            "status": {"phase": phase, "run": snapshot},
+        }
+    )
+
+
+PAUSED = {"value": "Pause", "turn": 4}
+CASES: list[tuple[str, Directive, AgentRun, Answer | None]] = [
+    ("nothing said yet", PAUSE, run_with({}), None),
+    ("landed", PAUSE, run_with({"observedGeneration": 3, "mode": PAUSED}), Answer("Landed", 4)),
+    ("an older pause is no answer", PAUSE, run_with({"observedGeneration": 2, "mode": PAUSED}), None),
+    (
+        "answered as one that cannot land",
+        PAUSE,
+        run_with({"observedGeneration": 3, "mode": {"value": "Finish", "turn": 2, "state": "NotLanded"}}),
+        Answer("NotLanded", 2),
+    ),
+    ("the run has ended", PAUSE, run_with({"observedGeneration": 2}, "Succeeded"), Answer("Ended", 7)),
+    ("steer landed", STEER, run_with({"steer": {"a1": {"state": "Landed", "turn": 5}}}), Answer("Landed", 5)),
+    ("steer is late", STEER, run_with({"steer": {"a1": {"state": "NotLanded", "turn": 6}}}), Answer("NotLanded", 6)),
+    ("another steer landed", STEER, run_with({"steer": {"b2": {"state": "Landed", "turn": 5}}}), None),
+    (
+        "a paused run keeps a steer",
+        STEER,
+        run_with({"observedGeneration": 3, "mode": PAUSED}, "Paused", parked="Paused"),
+        Answer("Kept", 7),
+    ),
+    (
+        "a paused run that has not read yet",
+        STEER,
+        run_with({"observedGeneration": 2, "mode": PAUSED}, "Paused", parked="Paused"),
+        None,
+    ),
+    (
+        "a decision landed",
+        APPROVE,
+        run_with({"approvals": {"t1": {"state": "Landed", "turn": 2, "digest": APPROVED}}}),
+        Answer("Landed", 2),
+    ),
+    (
+        "an edit was refused",
+        EDIT,
+        run_with({"approvals": {"t1": {"state": "NotLanded", "turn": 2, "digest": EDITED, "message": "no number"}}}),
+        Answer("NotLanded", 2, "no number"),
+    ),
+    (
+        "the decision before it was refused",
+        APPROVE,
+        run_with({"approvals": {"t1": {"state": "NotLanded", "turn": 2, "digest": EDITED}}}),
+        None,
+    ),
+    (
+        "nobody decided in time",
+        APPROVE,
+        run_with({"approvals": {"t1": {"state": "Expired", "turn": 2}}}),
+        Answer("Expired", 2),
+    ),
+    ("limits hold", LIMITS, run_with({"limits": {"generation": 3, "turn": 6}}), Answer("Landed", 6)),
+    ("older limits hold", LIMITS, run_with({"limits": {"generation": 2, "turn": 6}}), None),
+]
+
+
+@pytest.mark.parametrize(("case", "directive", "run", "want"), CASES)
+def test_an_answer_is_found_in_status(case: str, directive: Directive, run: AgentRun, want: Answer | None) -> None:
+    assert answer_of(run, snapshot_of(run), directive, generation=3) == want
+
+
+def test_a_mode_without_a_reason_takes_the_last_reason_and_its_author_away() -> None:
+    assert mode_directive("Run").patch == {"control": {"mode": "Run", "reason": None, "by": None}}
+    want = {"control": {"mode": "Pause", "reason": "lunch", "by": "ada"}}
+    assert mode_directive("Pause", "lunch", "ada").patch == want
+
+
+def test_a_steer_message_says_who_gave_it_where_that_is_known() -> None:
+    assert steer_directive("a1", "look").patch == {"control": {"steer": {"a1": {"message": "look"}}}}
+    want = {"control": {"steer": {"a1": {"message": "look", "by": "ada"}}}}
+    assert steer_directive("a1", "look", "ada").patch == want
