@@ -6,6 +6,7 @@ from pydantic import Field
 
 from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel
 from pilothouse_api.v1alpha1.common import (
+    ActionCounts,
     Conditions,
     Line,
     LocalRef,
@@ -554,6 +555,8 @@ class SupervisorRecord(StatusModel):
     """Hashes of the rules that have fired in the visit."""
     seen: SupervisionClock = Field(default_factory=SupervisionClock)
     """Newest snapshot that it has judged, its judge's verdict included where one was due."""
+    actions: ActionCounts = Field(default_factory=ActionCounts)
+    """What it did to the run in all: `actions` of the record holds the newest alone."""
     judge: JudgeRecord | None = None
     """What its judge did."""
 

@@ -235,6 +235,17 @@ class ResourceRequirements(Model):
     """Limits, as in a container."""
 
 
+class ActionCounts(StatusModel):
+    """What supervision did, counted."""
+
+    pause: int = 0
+    """Pauses."""
+    steer: int = 0
+    """Steers."""
+    abort: int = 0
+    """Aborts."""
+
+
 class Condition(StatusModel):
     """A condition in the form of Kubernetes' `metav1.Condition`."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from pilothouse_api.v1alpha1.base import Model, Rule, StatusModel, list_map
-from pilothouse_api.v1alpha1.common import Cel, Conditions, Line, Name, TextSource, discriminated
+from pilothouse_api.v1alpha1.common import ActionCounts, Cel, Conditions, Line, Name, TextSource, discriminated
 
 
 class ToolRepeated(Model):
@@ -182,17 +182,6 @@ class SupervisorSpec(Model):
     """The judge."""
 
 
-class ActionCounts(StatusModel):
-    """What was done, counted."""
-
-    pause: int = 0
-    """Pauses."""
-    steer: int = 0
-    """Steers."""
-    abort: int = 0
-    """Aborts."""
-
-
 class JudgeStatus(StatusModel):
     """How the judge does."""
 
@@ -223,6 +212,17 @@ class LastAction(StatusModel):
     """When."""
 
 
+class EndedRuns(StatusModel):
+    """The part of the counters that came of runs which have ended or are gone: they are counted once, and outlived."""
+
+    actions: ActionCounts = Field(default_factory=ActionCounts)
+    """What was done to them."""
+    judge: JudgeStatus = Field(default_factory=JudgeStatus)
+    """What their verdicts took."""
+    runs: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=10_000)] = []
+    """Uids of those that are counted here and still have to leave the operator's watch."""
+
+
 class SupervisorStatus(StatusModel):
     """What the operator says about a supervisor."""
 
@@ -238,3 +238,5 @@ class SupervisorStatus(StatusModel):
     """How the judge does."""
     last_action: LastAction | None = None
     """The newest intervention."""
+    ended: EndedRuns | None = None
+    """What of the counters is no longer read from runs."""
