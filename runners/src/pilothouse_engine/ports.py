@@ -63,7 +63,7 @@ class ModelRequest:
     `step`, `turn` and `script` serve the scripted model: `script` is the text of the endpoint's script, `marks` are
     the entries of that script that this run has already played (from the journal). `tools` is empty when tools are
     off. `left_out` are the provider's ids of earlier calls that this prompt does not show, but a later one may: a reply
-    must not use them again.
+    must not use them again. `response_format` is the form of the answer as OpenAI's protocol states it.
     """
 
     endpoint: ModelEndpoint
@@ -74,6 +74,7 @@ class ModelRequest:
     script: str | None = None
     marks: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
+    response_format: Mapping[str, Any] | None = None
 
 
 @value

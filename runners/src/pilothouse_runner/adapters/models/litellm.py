@@ -127,6 +127,7 @@ def arguments_of(request: ModelRequest, key: str) -> dict[str, Any]:
         "api_base": endpoint.api_base,
         "api_key": key or None,
         "tools": encode_tools(_offered(request)) or None,
+        "response_format": request.response_format,
     }
     return {
         "model": endpoint.name,

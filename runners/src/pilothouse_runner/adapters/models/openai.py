@@ -255,6 +255,8 @@ def encode_body(request: ModelRequest, host: str) -> dict[str, Any]:
     body: dict[str, Any] = {"model": endpoint.name.removeprefix(PREFIX), "messages": encode_messages(request)}
     if request.tools:
         body["tools"] = encode_tools(request.tools)
+    if request.response_format is not None:
+        body["response_format"] = request.response_format
     if endpoint.temperature is not None:
         body["temperature"] = endpoint.temperature
     if endpoint.max_output_tokens is not None:
