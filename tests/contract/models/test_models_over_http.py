@@ -325,6 +325,14 @@ async def test_what_is_not_set_is_not_sent(name: str, make_adapter: Any) -> None
     assert set(adapter.server.requests[0]) <= {"model", "messages", "stream"}
 
 
+async def test_the_form_of_the_answer_is_asked_for_as_it_stands(name: str, make_adapter: Any) -> None:
+    schema = {"type": "object", "properties": {"passed": {"type": "boolean"}}, "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": schema}}
+    adapter = make_adapter(name, "turns: [{text: a}]")
+    await adapter.reply(ModelRequest(adapter.endpoint(), MESSAGES, turn=1, response_format=form))
+    assert adapter.server.requests[0]["response_format"] == form
+
+
 async def test_thinking_goes_back_with_the_calls_it_led_to(name: str, make_adapter: Any) -> None:
     signed = function("t", "{}", "c1", provider_specific_fields={"thought_signature": "abc"})
     first = completion(called(signed, reasoning_content="hmm"), "tool_calls")
