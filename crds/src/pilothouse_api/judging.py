@@ -10,8 +10,14 @@ from pydantic import Field
 
 from pilothouse_api.observation import Observation
 from pilothouse_api.v1alpha1.base import StatusModel
-from pilothouse_api.v1alpha1.common import Name, Text
+from pilothouse_api.v1alpha1.common import Name
 
+VERDICTS_PATH = "/v1/verdicts"
+"""POST: a JudgeRequest, answered by a JudgeAnswer. Status 200 where it was asked, else a JudgeFailure says why not."""
+MODELS_PATH = "/v1/models"
+"""GET: `{"models": [names]}`."""
+
+MAX_CRITERIA_CHARS = 65_536
 MAX_REASON_CHARS = 300
 MAX_FAILURE_CHARS = 500
 
@@ -31,8 +37,8 @@ class JudgeRequest(StatusModel):
 
     model: Name
     """Name in the platform's table (chart value judge.models)."""
-    criteria: Text
-    """What must hold: an author's text, never one of the run."""
+    criteria: Annotated[str, Field(max_length=MAX_CRITERIA_CHARS)]
+    """What must hold: an author's text, never one of the run. Where it is longer, the host says CriteriaMissing."""
     observation: Observation
     """All that the judge sees of the run."""
     timeout_seconds: Annotated[int, Field(ge=1, le=600)]

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -66,6 +67,10 @@ class OperatorSettings(BaseSettings):
     """How long a run's keys stay to which nothing is added."""
     redis_keep_finished_seconds: Annotated[int, Field(ge=60, le=10_000 * 86400)] = 7 * 86400
     """How long they stay after its end."""
+    judge_url: Annotated[str, Field(max_length=2048, pattern=r"^(https?://[^@\s]+)?$")] = ""
+    """Base address of the judge; empty: this installation has none."""
+    judge_token_path: Path = Path(names.JUDGE_TOKEN_PATH)
+    """File with the token that makes the operator known to it."""
     abort_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """How long an Abort may take to land before the pod is ended."""
     runner_telemetry_endpoint: Annotated[str, Field(max_length=2048, pattern=r"^(https?://\S+)?$")] = ""
