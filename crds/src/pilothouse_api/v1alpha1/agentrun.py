@@ -552,9 +552,10 @@ class SupervisorRecord(StatusModel):
     visit: int = 0
     """Visit that `fired` and `judge.iteration` count for."""
     fired: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=64)] = []
-    """Hashes of the rules that have fired in the visit."""
+    """Hashes of the rules that have fired in the visit; `failed-` and one: of an expression that gave an error."""
     seen: SupervisionClock = Field(default_factory=SupervisionClock)
-    """Newest snapshot that it has judged, its judge's verdict included where one was due."""
+    """Newest snapshot that it has judged. Sync: its judge's verdict included where one was due; Async: as of the newest
+    change of this record, since a look that finds nothing writes nothing."""
     actions: ActionCounts = Field(default_factory=ActionCounts)
     """What it did to the run in all: `actions` of the record holds the newest alone."""
     judge: JudgeRecord | None = None
@@ -570,6 +571,8 @@ class SupervisionAction(StatusModel):
     """When it was decided, RFC 3339."""
     supervisor: Annotated[str, Field(max_length=253)]
     """Name of the supervisor."""
+    supervisor_uid: Annotated[str, Field(max_length=64)] = ""
+    """Uid of the supervisor."""
     generation: int = 0
     """Generation of the supervisor that decided."""
     action: Annotated[str, Field(max_length=64)]

@@ -7,6 +7,9 @@ from pydantic import Field
 from pilothouse_api.v1alpha1.base import Model, Rule, StatusModel, list_map
 from pilothouse_api.v1alpha1.common import ActionCounts, Cel, Conditions, Line, Name, TextSource, discriminated
 
+STEER_MESSAGE = "Refocus on the task and finish with what you have."
+"""What a Steer of a rule says where its supervisor says nothing else."""
+
 
 class ToolRepeated(Model):
     """A tool was called often."""
@@ -174,9 +177,7 @@ class SupervisorSpec(Model):
     """Deterministic rules."""
     on_violation: Literal["Pause", "Steer", "Abort"] = "Pause"
     """What is done when a rule has no `then`, or the judge fails the run."""
-    steer_message: Annotated[str, Field(min_length=1, max_length=4096)] = (
-        "Refocus on the task and finish with what you have."
-    )
+    steer_message: Annotated[str, Field(min_length=1, max_length=4096)] = STEER_MESSAGE
     """Text of a Steer."""
     judge: Judge | None = None
     """The judge."""

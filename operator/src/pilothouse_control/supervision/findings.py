@@ -1,0 +1,78 @@
+"""What a supervisor found in one look: the rules that fire now and have not fired in this visit yet."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pilothouse_api.digests import digest
+from pilothouse_api.observation import Observation
+from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.v1alpha1.supervisor import SupervisorRule
+from pilothouse_control.supervision.bindings import Binding
+from pilothouse_control.supervision.observing import idle_since
+from pilothouse_control.supervision.rules.expression import RuleFailed
+from pilothouse_control.supervision.rules.registry import evaluate
+
+JUDGE, JUDGE_ERROR = "Judge", "JudgeError"
+_FAILED = "failed-"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that one supervisor wants done: Pause, Steer or Abort, by whom and why. `rule` None: its judge."""
+
+    binding: Binding
+    action: str
+    source: str
+    reason: str
+    rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFindings:
+    """What the rules of one supervisor say: `fired` as it is to be recorded; `failed` are names and reasons."""
+
+    findings: tuple[Finding, ...]
+    fired: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+def rule_hash(rule: SupervisorRule) -> str:
+    """Return what tells one rule of a supervisor from another: a changed rule is another one."""
+    return digest(rule.to_raw())[:16]
+
+
+def judge_rules(binding: Binding, observation: Observation, fired: Iterable[str]) -> RuleFindings:
+    """Return what fires now; a rule fires once in a visit, and that it failed is told once in a visit."""
+    marks = list(fired)
+    findings: list[Finding] = []
+    failed: list[tuple[str, str]] = []
+    for rule in binding.spec.rules:
+        mark = rule_hash(rule)
+        if mark in marks:
+            continue
+        try:
+            verdict = evaluate(rule, observation)
+        except RuleFailed as error:
+            if f"{_FAILED}{mark}" not in marks:
+                marks.append(f"{_FAILED}{mark}")
+                failed.append((rule.name, str(error)))
+            continue
+        if verdict is not None:
+            marks.append(mark)
+            action = rule.then or binding.spec.on_violation
+            findings.append(Finding(binding, action, f"Rule/{rule.name}", verdict.reason, rule.name))
+    return RuleFindings(tuple(findings), tuple(marks), tuple(failed))
+
+
+def next_rule_time(binding: Binding, snapshot: Snapshot, fired: Iterable[str]) -> datetime | None:
+    """Return when a rule about time fires if nothing happens until then; None where none would."""
+    since, marks = idle_since(snapshot), set(fired)
+    if since is None:
+        return None
+    waits = [
+        rule.no_progress_for.seconds
+        for rule in binding.spec.rules
+        if rule.no_progress_for is not None and rule_hash(rule) not in marks
+    ]
+    return since + timedelta(seconds=min(waits)) if waits else None

@@ -1,0 +1,1 @@
+"""The deterministic rules: one pure function each, all of them in one table (`registry`)."""
