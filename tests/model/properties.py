@@ -29,7 +29,10 @@ ENDED_IS_QUIET = (
     "nothing is carried out after a run is reported as ended, but on a cut off node whose runner has not read so since,"
     " and then it is listed as unknown"
 )
-ABORTED_IS_QUIET = "a run is reported as ended only when no pod runs any more, but on a node that is cut off"
+ABORTED_IS_QUIET = (
+    "a run is reported as ended while a pod runs, but on a node that is cut off, only where its journal says that it has"
+    " ended, not by an abort, and no effect is unknown"
+)
 SETTLED = "a run that is reported as ended knows what its calls did, or lists them as unknown"
 STALE_WRITER = "a stale attempt never writes status.run"
 NEWER_FIRST = "an older snapshot never replaces a newer one"
@@ -172,11 +175,11 @@ def check_write(before: World, after: World) -> None:
 
 def _check_end(world: World, status: dict[str, Any]) -> None:
     alive = [pod.attempt for pod in world.pods if pod.is_alive and not pod.is_cut_off]
-    if alive:
-        raise Violation(ABORTED_IS_QUIET, f"{status['exit']} while attempts {alive} run")
     facts = facts_of(world.journal)
     ends = [fact for fact in facts if isinstance(fact, RunEnded)]
     is_unknown = _effects_are_unknown(status)
+    if alive and (not ends or is_unknown or status["exit"]["reason"] == "Aborted"):
+        raise Violation(ABORTED_IS_QUIET, f"{status['exit']} while attempts {alive} run")
     if ends and ends[0].reason != status["exit"]["reason"] and not is_unknown:
         raise Violation(EXIT_AGREES, f"the journal says {ends[0].reason}, status {status['exit']}")
     for call, _ in world.done:

@@ -241,8 +241,21 @@ def _ended_as_reported(view: RunView) -> Ended:
     return Ended(status.exit.signal, status.exit.reason, status.exit.message, unknown)
 
 
+def is_told_by_runner(view: RunView) -> bool:
+    """Tell whether the run is over because its runner says so, whether or not its pod has ended.
+
+    The exit is the last thing that a runner publishes, and only the newest attempt can. An end that proves something
+    about the outside waits for the pod: an abort, and an end that left calls of which nobody knows whether they were
+    done.
+    """
+    snapshot = view.snapshot
+    if snapshot is None or snapshot.exit is None or snapshot.effects.unknown:
+        return False
+    return snapshot.exit.signal != signals.ABORTED and snapshot.exit.reason not in ABORTED_REASONS
+
+
 def _classify_exit(view: RunView, snapshot: Snapshot, run_exit: RunExit) -> Settling | Ended:
-    if view.pod is not None and not view.pod.is_over(view.now):
+    if view.pod is not None and not view.pod.is_over(view.now) and not is_told_by_runner(view):
         since = view.seen.exit or view.now
         removal = None
         if view.now - since > EXIT_GRACE and view.pod.deletion is None:

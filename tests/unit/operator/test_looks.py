@@ -29,6 +29,7 @@ from unit.operator.run_views import (
 
 PULLING = containers({"waiting": {"reason": "ErrImagePull"}})
 SETTLES = [condition("Settling", since=ago(20))]
+ABORTED = {"attempt": 1, "exit": an_exit("Aborted", "aborted")}
 
 
 @pytest.mark.parametrize(
@@ -52,9 +53,7 @@ SETTLES = [condition("Settling", since=ago(20))]
         ),
         (view(attempt_status(), pod=running_pod(deletionTimestamp=text(ago(-20)))), 30),
         (
-            view(
-                attempt_status(), pod=running_pod(), snapshot={"attempt": 1, "exit": an_exit()}, seen=Seen(exit=ago(10))
-            ),
+            view(attempt_status(), pod=running_pod(), snapshot=ABORTED, seen=Seen(exit=ago(10))),
             20,
         ),
         (view(attempt_status(conditions=SETTLES), pod=running_pod(), terms=DURABLE), 280),

@@ -586,18 +586,36 @@ def test_a_settling_attempt_waits_for_its_retry_time_and_no_longer_than_settling
 # ---------------------------------------------------------------- ends
 
 
-def test_an_exit_waits_for_the_end_of_its_pod() -> None:
-    snapshot = {"attempt": 1, "exit": an_exit()}
-    running = view(attempt_status(), pod=running_pod(), snapshot=snapshot, seen=Seen(exit=ago(3)))
-    stuck = view(attempt_status(), pod=running_pod(), snapshot=snapshot, seen=Seen(exit=ago(31)))
+UNKNOWN_CALL = {"unknown": [{"callId": "t2-0-ab", "tool": "refund", "at": "x"}]}
 
-    assert decide(running) == (Settling("Exit", "Complete"), Stay())
-    assert isinstance(decide(stuck)[1], RemovePod)
-    for pod in (ended_pod(0), ended_pod(1), None):
+
+def test_a_run_has_ended_when_its_runner_says_so() -> None:
+    snapshot = {"attempt": 1, "exit": an_exit()}
+    for pod in (running_pod(), ended_pod(0), ended_pod(1), None):
         assert decide(view(attempt_status(), pod=pod, snapshot=snapshot)) == (
             Ended("default", "Complete", "done"),
             Stay(),
         )
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param({"exit": an_exit("Aborted", "aborted")}, id="an abort"),
+        pytest.param({"exit": an_exit("PauseDeadline", "aborted")}, id="a pause that was too long"),
+        pytest.param({"exit": an_exit(), "effects": UNKNOWN_CALL}, id="an unknown effect"),
+    ],
+)
+def test_an_end_that_proves_something_waits_for_the_end_of_its_pod(told: dict[str, Any]) -> None:
+    snapshot = {"attempt": 1, **told}
+    running = view(attempt_status(), pod=running_pod(), snapshot=snapshot, seen=Seen(exit=ago(3)))
+    stuck = view(attempt_status(), pod=running_pod(), snapshot=snapshot, seen=Seen(exit=ago(31)))
+
+    situation, plan = decide(running)
+    assert isinstance(situation, Settling) and situation.kind == "Exit" and plan == Stay()
+    assert isinstance(decide(stuck)[1], RemovePod)
+    for pod in (ended_pod(0), ended_pod(1), None):
+        assert isinstance(decide(view(attempt_status(), pod=pod, snapshot=snapshot))[0], Ended)
 
 
 def test_an_exit_wins_over_whatever_else_is_asked_for() -> None:
@@ -609,11 +627,7 @@ def test_an_exit_wins_over_whatever_else_is_asked_for() -> None:
 
 
 def test_unknown_effects_of_a_good_end_are_told() -> None:
-    snapshot = {
-        "attempt": 1,
-        "exit": an_exit(),
-        "effects": {"unknown": [{"callId": "t2-0-ab", "tool": "refund", "at": "x"}]},
-    }
+    snapshot = {"attempt": 1, "exit": an_exit(), "effects": UNKNOWN_CALL}
 
     situation, _ = decide(view(attempt_status(), pod=ended_pod(0), snapshot=snapshot))
 

@@ -181,10 +181,10 @@ def test_a_new_turn_costs_no_write() -> None:
     assert render(view(first, pod=running_pod(), snapshot={"attempt": 1, "turn": 2, "step": "other"})) == first
 
 
-def test_a_published_exit_costs_no_write_before_the_pod_ends() -> None:
+def test_a_published_abort_costs_no_write_before_the_pod_ends() -> None:
     old = attempt_status()
 
-    assert render(view(old, pod=running_pod(), snapshot={"attempt": 1, "exit": an_exit()})) == {
+    assert render(view(old, pod=running_pod(), snapshot={"attempt": 1, "exit": an_exit("Aborted", "aborted")})) == {
         **operator_part(view(old).run.status)
     }
 

@@ -45,7 +45,17 @@ from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, explain, gather_references
 from pilothouse_operator.routing import SETTLED
 from pilothouse_operator.sessions import runs_of_session, session_holder, session_of, waiting_for
-from pilothouse_operator.situation import SILENT_START, Ended, Obstacle, RunView, Seen, Situation, Terms, classify
+from pilothouse_operator.situation import (
+    SILENT_START,
+    Ended,
+    Obstacle,
+    RunView,
+    Seen,
+    Situation,
+    Terms,
+    classify,
+    is_told_by_runner,
+)
 from pilothouse_operator.start_problems import (
     WEBHOOK_UNAVAILABLE,
     StartProblem,
@@ -245,10 +255,10 @@ class RunReconciler:
         """Whether the pod must be looked at now and not in the picture: another may run, or none may be known."""
         if isinstance(plan, BeginAttempt):
             return view.attempt > 0
-        return isinstance(situation, Ended) and view.run.status.pod is not None
+        return isinstance(situation, Ended) and view.run.status.pod is not None and not is_told_by_runner(view)
 
     async def _is_ended_as_seen(self, view: RunView) -> bool:
-        return view.run.status.pod is None or await self._is_pod_as_seen(view)
+        return is_told_by_runner(view) or view.run.status.pod is None or await self._is_pod_as_seen(view)
 
     async def _is_pod_as_seen(self, view: RunView) -> bool:
         namespace, name = view.run.metadata.namespace or "", view.run.status.pod.name if view.run.status.pod else ""
