@@ -30,8 +30,8 @@ ENDED_IS_QUIET = (
     " and then it is listed as unknown"
 )
 ABORTED_IS_QUIET = (
-    "a run is reported as ended while a pod runs, but on a node that is cut off, only where its journal says that it has"
-    " ended, not by an abort, and no effect is unknown"
+    "a run is reported as ended while a pod runs, but on a node that is cut off, only where its journal says that it"
+    " has ended, not by an abort, and no effect is unknown"
 )
 SETTLED = "a run that is reported as ended knows what its calls did, or lists them as unknown"
 STALE_WRITER = "a stale attempt never writes status.run"
