@@ -21,7 +21,7 @@ from chaos.journals import Shelf
 from chaos.nursery import Child, Nursery
 from chaos.plans import Strike
 from pilothouse_api import names
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     CONFIGMAPS,
     PODS,
     AlreadyExists,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from pilothouse_operator.adapters.connection import Connection
-from pilothouse_operator.adapters.kubernetes import ApiError, KubernetesClient, Raw, Resource
+from pilothouse_kubernetes.client import ApiError, KubernetesClient, Raw, Resource
+from pilothouse_kubernetes.connection import Connection
 
 WATCH_SECONDS = 300
 RETRY_SECONDS = 0.2

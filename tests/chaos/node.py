@@ -23,8 +23,8 @@ from chaos.play import Play, Say, Show
 from chaos.services import ControlPlane, ToolServer, Trouble
 from chaos.witness import Witness
 from pilothouse_api import names
-from pilothouse_operator.adapters.connection import Connection, find_credentials
-from pilothouse_operator.adapters.kubernetes import PODS, ApiError, Conflict, KubernetesClient, NotFound, Raw
+from pilothouse_kubernetes.client import PODS, ApiError, Conflict, KubernetesClient, NotFound, Raw
+from pilothouse_kubernetes.connection import Connection, find_credentials
 from support.cluster import NODE_IP, LocalCluster
 from support.installation import REDIS, SYSTEM, Installation
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from chaos.plans import RunPlan, decide
 from chaos.witness import Witness
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, ApiError, KubernetesClient, Raw, Throttled, Unavailable
+from pilothouse_kubernetes.client import AGENTRUNS, ApiError, KubernetesClient, Raw, Throttled, Unavailable
 
 LOOK_SECONDS = 0.1
 RETRY_SECONDS = 0.3

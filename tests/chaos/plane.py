@@ -24,8 +24,8 @@ from chaos.play import Play, Say, Show
 from chaos.services import SHORT_LEASE, ControlPlane, Operators, Redis, ToolServer, Trouble
 from chaos.witness import Witness
 from integration.operator.stage import ROOT, SYSTEM, make_namespace, prepare_cluster
-from pilothouse_operator.adapters.connection import Connection, find_credentials
-from pilothouse_operator.adapters.kubernetes import KubernetesClient
+from pilothouse_kubernetes.client import KubernetesClient
+from pilothouse_kubernetes.connection import Connection, find_credentials
 from support.cluster import NODE_IP, LocalCluster
 from support.redis_server import RedisServer
 

@@ -24,8 +24,7 @@ from chaos.services import ToolServer, Trouble
 from chaos.verdict import judge
 from chaos.witness import Witness
 from pilothouse_engine.ports import RawEntry
-from pilothouse_operator.adapters.connection import Connection
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AGENTRUNS,
     AGENTS,
     PODS,
@@ -35,6 +34,7 @@ from pilothouse_operator.adapters.kubernetes import (
     KubernetesClient,
     Raw,
 )
+from pilothouse_kubernetes.connection import Connection
 
 Say = Callable[[str], None]
 

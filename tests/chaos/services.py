@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.nursery import Child, Nursery
-from pilothouse_operator.adapters.kubernetes import LEASES, ApiError, KubernetesClient
+from pilothouse_kubernetes.client import LEASES, ApiError, KubernetesClient
 from support.cluster import LocalCluster
 from support.redis_server import RedisServer
 

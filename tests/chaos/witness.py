@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from chaos.evidence import Sight
-from pilothouse_operator.adapters.kubernetes import Raw
+from pilothouse_kubernetes.client import Raw
 
 KEPT_OF_RUN = ("attempt", "turn", "journalLength", "parked", "exit", "result", "effects", "tokens", "control")
 KEPT = ("attempt", "attempts", "phase", "conditions", "exit", "result", "pod")

@@ -17,7 +17,7 @@ from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agentrun import PlanReport
 from pilothouse_engine.testing.clock import START
-from pilothouse_operator.adapters.kubernetes import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
+from pilothouse_kubernetes.client import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from pilothouse_operator.cache import Cache, Key
 from pilothouse_operator.plans import StoredPlan
 from pilothouse_operator.reconcile import runs as runs_module

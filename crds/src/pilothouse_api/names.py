@@ -64,6 +64,7 @@ DEFAULT_RUNNER_SERVICE_ACCOUNT = "prun"
 FIELD_MANAGER_OPERATOR = "pilothouse-operator"
 FIELD_MANAGER_RUNNER = "pilothouse-runner"
 FIELD_MANAGER_CLI = "pilothouse-cli"
+FIELD_MANAGER_API = "pilothouse-api"
 LEASE_NAME = "pilothouse-operator"
 
 MAX_WORKFLOW_NAME = 52

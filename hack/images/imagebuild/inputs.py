@@ -35,7 +35,13 @@ class ImageKind:
 KINDS: Sequence[ImageKind] = (
     ImageKind(
         "operator",
-        ("crds/src/pilothouse_api", "operator/src/pilothouse_control", "operator/src/pilothouse_operator"),
+        (
+            "crds/src/pilothouse_api",
+            "operator/src/pilothouse_kubernetes",
+            "operator/src/pilothouse_control",
+            "operator/src/pilothouse_operator",
+            "operator/src/pilothouse_console",
+        ),
     ),
     ImageKind(
         "runner",

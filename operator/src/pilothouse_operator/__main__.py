@@ -7,7 +7,7 @@ import sys
 import structlog
 from pydantic import ValidationError
 
-from pilothouse_operator.adapters.connection import LoginError, find_credentials
+from pilothouse_kubernetes.connection import LoginError, find_credentials
 from pilothouse_operator.host import Host
 from pilothouse_operator.references import explain
 from pilothouse_operator.settings import OperatorSettings

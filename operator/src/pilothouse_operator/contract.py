@@ -5,7 +5,7 @@ from typing import Any
 
 from pilothouse_api.names import GROUP, VERSION
 from pilothouse_api.v1alpha1 import KINDS
-from pilothouse_operator.adapters.kubernetes import KubernetesClient, NotFound
+from pilothouse_kubernetes.client import KubernetesClient, NotFound
 
 NEEDED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "AgentRun": (

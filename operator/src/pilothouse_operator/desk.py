@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pilothouse_operator.adapters.kubernetes import KubernetesClient
+from pilothouse_kubernetes.client import KubernetesClient
 from pilothouse_operator.cache import Cache, Key
 from pilothouse_operator.events import EventPoster
 from pilothouse_operator.finished import FinishedRuns

@@ -14,7 +14,7 @@ import structlog
 
 from pilothouse_api.names import FIELD_MANAGER_OPERATOR, short_hash
 from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, AgentRunStatus
-from pilothouse_operator.adapters.kubernetes import EVENTS, AlreadyExists, ApiError, KubernetesClient
+from pilothouse_kubernetes.client import EVENTS, AlreadyExists, ApiError, KubernetesClient
 from pilothouse_operator.conditions import find_condition, format_time, is_true
 from pilothouse_operator.metrics import Metrics
 from pilothouse_operator.status import LOST_SERVICES

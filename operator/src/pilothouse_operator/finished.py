@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from pilothouse_api import names
 from pilothouse_control.retention import EndedRun
-from pilothouse_operator.adapters.kubernetes import Raw
+from pilothouse_kubernetes.client import Raw
 from pilothouse_operator.cache import Key, parent_key
 from pilothouse_operator.conditions import parse_time
 

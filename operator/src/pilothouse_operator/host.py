@@ -10,8 +10,8 @@ from typing import Any
 import kopf
 import structlog
 
-from pilothouse_operator.adapters.connection import CONNECTION_LIMIT, Connection, Credentials
-from pilothouse_operator.adapters.kubernetes import ApiError, Forbidden, KubernetesClient
+from pilothouse_kubernetes.client import ApiError, Forbidden, KubernetesClient
+from pilothouse_kubernetes.connection import CONNECTION_LIMIT, Connection, Credentials
 from pilothouse_operator.cache import Cache, Key
 from pilothouse_operator.contract import check_contract, check_served
 from pilothouse_operator.desk import Desk

@@ -11,8 +11,7 @@ import aiohttp
 import kopf
 
 from pilothouse_api import names
-from pilothouse_operator.adapters.connection import Connection
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AGENTRUNS,
     AGENTS,
     CONFIGMAPS,
@@ -21,6 +20,7 @@ from pilothouse_operator.adapters.kubernetes import (
     WORKFLOWS,
     Resource,
 )
+from pilothouse_kubernetes.connection import Connection
 
 Notice = Callable[[Mapping[str, Any], bool], None]
 """Takes an object and whether it is gone; never awaits, never raises."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-from pilothouse_operator.adapters.connection import Connection, Credentials
-from pilothouse_operator.adapters.kubernetes import LEASES, AlreadyExists, ApiError, KubernetesClient, NotFound, Raw
+from pilothouse_kubernetes.client import LEASES, AlreadyExists, ApiError, KubernetesClient, NotFound, Raw
+from pilothouse_kubernetes.connection import Connection, Credentials
 
 log = structlog.get_logger()
 

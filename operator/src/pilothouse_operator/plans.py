@@ -12,7 +12,7 @@ from pilothouse_api.digests import text_digest
 from pilothouse_api.names import PLAN_KEY, plan_name
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agentrun import PlanReport
-from pilothouse_operator.adapters.kubernetes import CONFIGMAPS, AlreadyExists, KubernetesClient, NotFound, Raw
+from pilothouse_kubernetes.client import CONFIGMAPS, AlreadyExists, KubernetesClient, NotFound, Raw
 from pilothouse_operator.workloads import build_plan_configmap
 
 REMEMBERED_PLANS = 512

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
 from pilothouse_control.world import ConfigMap, Platform, Reference, References, needed_references
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AGENTS,
     CONFIGMAPS,
     WORKFLOWS,

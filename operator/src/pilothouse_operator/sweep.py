@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import structlog
 
 from pilothouse_api import names
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, KubernetesClient, NotFound, Raw, Resource
+from pilothouse_kubernetes.client import AGENTRUNS, KubernetesClient, NotFound, Raw, Resource
 from pilothouse_operator.cache import Cache, Key, key_of, version_of
 from pilothouse_operator.desk import Desk
 from pilothouse_operator.finished import FINISHED, read_finished

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from integration.operator.stage import Stage, make_namespace, prepare_cluster
-from pilothouse_operator.adapters.connection import Connection, find_credentials
-from pilothouse_operator.adapters.kubernetes import KubernetesClient
+from pilothouse_kubernetes.client import KubernetesClient
+from pilothouse_kubernetes.connection import Connection, find_credentials
 from support.cluster import LocalCluster
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import aiohttp
 from aiohttp import web
 
-from pilothouse_operator.adapters.connection import Credentials
+from pilothouse_kubernetes.connection import Credentials
 
 Fault = Literal["Throttle", "Fail", "Hang", "Reset", "Silence", "Expire"]
 """Throttle: 429 with Retry-After. Fail: 500. Hang: no answer. Reset: the connection is cut. Silence: a watch stays

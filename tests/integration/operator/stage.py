@@ -19,8 +19,7 @@ import aiohttp
 import yaml
 
 from pilothouse_api import names
-from pilothouse_operator.adapters.connection import Connection, find_credentials
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AGENTRUNS,
     AGENTS,
     EVENTS,
@@ -32,6 +31,7 @@ from pilothouse_operator.adapters.kubernetes import (
     Raw,
     Resource,
 )
+from pilothouse_kubernetes.connection import Connection, find_credentials
 from support.cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,7 +9,7 @@ import pytest
 from integration.operator.stage import Stage, answered, condition, eventually, now, park, stays
 from integration.operator.test_run_lifecycle import begin
 from pilothouse_api import names
-from pilothouse_operator.adapters.kubernetes import PODS, NotFound, Raw, Resource
+from pilothouse_kubernetes.client import PODS, NotFound, Raw, Resource
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import yaml
 
 from integration.operator.fault_proxy import Fault, FaultProxy, fault_proxy, watches, writes
 from integration.operator.stage import OperatorProcess, Stage, eventually, stays
-from pilothouse_operator.adapters.connection import find_credentials
+from pilothouse_kubernetes.connection import find_credentials
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ import pytest
 from integration.operator.stage import SCRIPTED, Stage, answered, condition, eventually, now, park, stays
 from pilothouse_api import names
 from pilothouse_api.plan import Plan
-from pilothouse_operator.adapters.connection import Connection, find_credentials
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, CONFIGMAPS, KubernetesClient, Raw
+from pilothouse_kubernetes.client import AGENTRUNS, CONFIGMAPS, KubernetesClient, Raw
+from pilothouse_kubernetes.connection import Connection, find_credentials
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 
 from integration.operator.stage import Stage, answered, condition, eventually, park, stays
 from pilothouse_api import names
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AGENTRUNS,
     LEASES,
     PODS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from integration.operator.stage import Stage, eventually
-from pilothouse_operator.adapters.kubernetes import Resource
+from pilothouse_kubernetes.client import Resource
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 
 from integration.operator.stage import Stage, answered, condition, eventually, now, park, stays
 from pilothouse_api import names
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, CONFIGMAPS, PODS, Invalid, NotFound
+from pilothouse_kubernetes.client import AGENTRUNS, CONFIGMAPS, PODS, Invalid, NotFound
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from integration.operator.stage import Stage, condition, eventually, stays
-from pilothouse_operator.adapters.kubernetes import Raw
+from pilothouse_kubernetes.client import Raw
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

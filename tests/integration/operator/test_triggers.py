@@ -9,7 +9,7 @@ import pytest
 
 from integration.operator.stage import Stage, condition, eventually
 from pilothouse_api import names
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, AGENTS, SUPERVISORS, WORKFLOWS, Raw
+from pilothouse_kubernetes.client import AGENTRUNS, AGENTS, SUPERVISORS, WORKFLOWS, Raw
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

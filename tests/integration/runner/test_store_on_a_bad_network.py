@@ -10,7 +10,7 @@ import pytest
 from integration.operator.fault_proxy import Fault, FaultProxy, fault_proxy, is_watch, watches, writes
 from pilothouse_api.v1alpha1.agentrun import Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure
-from pilothouse_operator.adapters.connection import Credentials
+from pilothouse_kubernetes.connection import Credentials
 from pilothouse_runner.adapters import kubernetes_run_store
 from pilothouse_runner.adapters.api_server import ApiServer
 from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore

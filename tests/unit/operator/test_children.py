@@ -10,7 +10,7 @@ import pytest
 from pilothouse_api import names
 from pilothouse_api.patches import merge_patch
 from pilothouse_api.v1alpha1.agentrun import ChildReport
-from pilothouse_operator.adapters.kubernetes import AlreadyExists, NotFound
+from pilothouse_kubernetes.client import AlreadyExists, NotFound
 from pilothouse_operator.attempts import BeginAttempt, plan_attempt
 from pilothouse_operator.cache import Cache, Key, parent_key, workflow_of
 from pilothouse_operator.children import after_children

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pilothouse_operator.adapters.connection import Credentials, LoginError, find_credentials
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AlreadyExists,
     ApiError,
     Conflict,
@@ -20,6 +19,7 @@ from pilothouse_operator.adapters.kubernetes import (
     Unavailable,
     to_error,
 )
+from pilothouse_kubernetes.connection import Credentials, LoginError, find_credentials
 
 
 def kubeconfig(folder: Path, user: dict[str, str], **cluster: str) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse_api.v1alpha1 import Workflow
 from pilothouse_control.world import Platform
-from pilothouse_operator.adapters.kubernetes import KubernetesClient, NotFound, Resource
+from pilothouse_kubernetes.client import KubernetesClient, NotFound, Resource
 from pilothouse_operator.cache import Cache, Key
 from pilothouse_operator.references import Unreadable, gather_references
 

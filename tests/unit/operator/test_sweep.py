@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pilothouse_kubernetes.client import AGENTRUNS, NotFound, Raw
 from pilothouse_operator import sweep
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, NotFound, Raw
 from pilothouse_operator.cache import Cache
 from pilothouse_operator.sweep import Sweeper
 

@@ -5,7 +5,7 @@ from typing import Any
 from pilothouse_api.v1alpha1 import Agent, Workflow
 from pilothouse_api.v1alpha1.agent import AgentStatus
 from pilothouse_control.judgement import evaluate_object, missing_since, used_by
-from pilothouse_operator.adapters.kubernetes import AGENTS, Raw
+from pilothouse_kubernetes.client import AGENTS, Raw
 from pilothouse_operator.cache import Key
 from pilothouse_operator.conditions import Draft, merge_conditions
 from pilothouse_operator.desk import Desk

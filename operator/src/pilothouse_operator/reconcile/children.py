@@ -28,7 +28,7 @@ from pilothouse_control.children import (
 )
 from pilothouse_control.lineage import Lineage, lineage_of
 from pilothouse_control.resolution import NotResolved
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AGENTRUNS,
     AGENTS,
     WORKFLOWS,

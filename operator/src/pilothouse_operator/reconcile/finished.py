@@ -7,7 +7,7 @@ import structlog
 from pilothouse_api.names import pod_name
 from pilothouse_api.v1alpha1.workflow import History
 from pilothouse_control.retention import plan_deletions
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, PODS
+from pilothouse_kubernetes.client import AGENTRUNS, PODS
 from pilothouse_operator.cache import Key
 from pilothouse_operator.desk import Desk, Pace
 from pilothouse_operator.finished import FinishedRun

@@ -11,7 +11,7 @@ from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, AgentRunStatus, Snapshot
 from pilothouse_control.resolution import NotResolved, resolve_plan
-from pilothouse_operator.adapters.kubernetes import (
+from pilothouse_kubernetes.client import (
     AGENTRUNS,
     EVENTS,
     PODS,

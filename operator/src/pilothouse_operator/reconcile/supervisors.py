@@ -1,7 +1,7 @@
 """Supervisors: accepted by the API server, and refused in status until supervision works."""
 
 from pilothouse_api.v1alpha1.supervisor import SupervisorStatus
-from pilothouse_operator.adapters.kubernetes import SUPERVISORS
+from pilothouse_kubernetes.client import SUPERVISORS
 from pilothouse_operator.cache import Key
 from pilothouse_operator.conditions import Draft, merge_conditions
 from pilothouse_operator.desk import Desk

@@ -11,7 +11,7 @@ from pilothouse_api.v1alpha1 import Workflow
 from pilothouse_api.v1alpha1.workflow import LastRun, RunCounts, WorkflowStatus
 from pilothouse_control.judgement import Judgement, evaluate_object, missing_since
 from pilothouse_control.triggers import TriggerDecision, TriggeredRun, plan_triggers
-from pilothouse_operator.adapters.kubernetes import AGENTRUNS, WORKFLOWS, AlreadyExists, Invalid, NotFound, Raw
+from pilothouse_kubernetes.client import AGENTRUNS, WORKFLOWS, AlreadyExists, Invalid, NotFound, Raw
 from pilothouse_operator.cache import Key
 from pilothouse_operator.conditions import format_exact_time, format_time, merge_conditions
 from pilothouse_operator.desk import Desk, Pace

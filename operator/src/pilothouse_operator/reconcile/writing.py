@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pilothouse_operator.adapters.kubernetes import Conflict, NotFound, Raw, Resource
+from pilothouse_kubernetes.client import Conflict, NotFound, Raw, Resource
 from pilothouse_operator.cache import Key
 from pilothouse_operator.desk import Desk
 

@@ -114,11 +114,16 @@ class Connection:
     """The one session to the API server."""
 
     def __init__(
-        self, credentials: Credentials, tracing: aiohttp.TraceConfig | None = None, limit: int = CONNECTION_LIMIT
+        self,
+        credentials: Credentials,
+        tracing: aiohttp.TraceConfig | None = None,
+        limit: int = CONNECTION_LIMIT,
+        user_agent: str = "pilothouse-operator",
     ) -> None:
         self.credentials = credentials
         self._tracing = tracing
         self._limit = limit
+        self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
         self._token = _Token(credentials, time.monotonic)
 
@@ -129,7 +134,7 @@ class Connection:
                 connector=aiohttp.TCPConnector(
                     limit=self._limit, ssl=self.credentials.ssl_context(), keepalive_timeout=30
                 ),
-                headers={"User-Agent": "pilothouse-operator"},
+                headers={"User-Agent": self._user_agent},
                 middlewares=(self._authorize,),
                 trace_configs=[self._tracing] if self._tracing else [],
             )

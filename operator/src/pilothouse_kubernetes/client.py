@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from pilothouse_api.names import FIELD_MANAGER_OPERATOR, GROUP, VERSION
-from pilothouse_operator.adapters.connection import Connection
+from pilothouse_kubernetes.connection import Connection
 
 Raw = dict[str, Any]
 REQUEST_TIMEOUT_SECONDS = 30.0
@@ -109,8 +109,14 @@ def _read_status(body: str) -> tuple[str, str]:
 class KubernetesClient:
     """Requests to the API server, each with a deadline."""
 
-    def __init__(self, connection: Connection, timeout: float = REQUEST_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        timeout: float = REQUEST_TIMEOUT_SECONDS,
+        field_manager: str = FIELD_MANAGER_OPERATOR,
+    ) -> None:
         self._connection = connection
+        self._managed = {"fieldManager": field_manager}
         self._timeout = aiohttp.ClientTimeout(total=timeout)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
@@ -143,11 +149,11 @@ class KubernetesClient:
 
     async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
         """Create an object (without a namespace: a cluster-wide one); raises AlreadyExists."""
-        return await self._request("POST", _path(resource, namespace), body=body, query=_MANAGED)
+        return await self._request("POST", _path(resource, namespace), body=body, query=self._managed)
 
     async def replace(self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]) -> Raw:
         """Replace an object whole; raises Conflict when it carries an old resourceVersion."""
-        return await self._request("PUT", _path(resource, namespace, name), body=body, query=_MANAGED)
+        return await self._request("PUT", _path(resource, namespace, name), body=body, query=self._managed)
 
     async def json_patch(
         self,
@@ -160,7 +166,7 @@ class KubernetesClient:
         """Apply a JSON patch (RFC 6902), to the status where `subresource` says so."""
         headers = {"Content-Type": "application/json-patch+json"}
         path = _path(resource, namespace, name, subresource)
-        return await self._request("PATCH", path, body=operations, query=_MANAGED, headers=headers)
+        return await self._request("PATCH", path, body=operations, query=self._managed, headers=headers)
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
@@ -168,7 +174,7 @@ class KubernetesClient:
         """Apply a JSON merge-patch (RFC 7386)."""
         headers = {"Content-Type": "application/merge-patch+json"}
         path = _path(resource, namespace, name, subresource)
-        return await self._request("PATCH", path, body=patch, query=_MANAGED, headers=headers)
+        return await self._request("PATCH", path, body=patch, query=self._managed, headers=headers)
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, uid: str = "", propagation: str = "Background"
@@ -212,9 +218,6 @@ class KubernetesClient:
                 return answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(0, f"{method} {path}: {type(error).__name__}: {error}") from error
-
-
-_MANAGED: Mapping[str, str] = {"fieldManager": FIELD_MANAGER_OPERATOR}
 
 
 def _path(resource: Resource, namespace: str | None, name: str = "", subresource: str = "") -> str:
