@@ -23,6 +23,8 @@ LABEL_PARENT = f"{GROUP}/parent"
 LABEL_PARENT_CALL = f"{GROUP}/parent-call"
 LABEL_COPIED_MODE = f"{GROUP}/copied-mode"
 ANNOTATION_IDEMPOTENCY_KEY = f"{GROUP}/idempotency-key"
+ANNOTATION_SUSPEND = f"{GROUP}/suspend"
+"""On a Namespace, with the value "true": no run begins in it; what has begun goes on."""
 
 RUNNER_CONTAINER = "runner"
 """Name of the container of a run's pod that is the runner; webhooks may put others beside it."""

@@ -1,7 +1,7 @@
 """Local runs, as the verbs see them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from pilothouse_api.patches import merge_patch
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
 from pilothouse_api.v1alpha1.common import Condition
-from pilothouse_cli.exits import EXIT_FAILED, CliError, first_problem
+from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, CliError, first_problem
+from pilothouse_cli.fleets import RunKey
 from pilothouse_cli.local_state import (
     STATE_FOLDER,
     RawRun,
@@ -25,7 +26,7 @@ from pilothouse_cli.local_store import POLL_SECONDS
 from pilothouse_cli.pending import matches
 from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.turns import TurnRow, turns_of_journal
-from pilothouse_control.directives import is_finished
+from pilothouse_control.directives import Directive, is_finished
 from pilothouse_engine.ports import JournalCorrupt, RawEntry
 from pilothouse_runner.adapters.file_journal import read_entries
 
@@ -33,7 +34,7 @@ _TERMINAL_MODES = {"Finish": ("Finish", "Abort"), "Abort": ("Abort",)}
 
 
 class LocalRuns:
-    """The runs of one `.pilothouse` folder; `Runs`."""
+    """The runs of one `.pilothouse` folder; `Runs`, and `Fleet`."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -123,6 +124,44 @@ class LocalRuns:
     def is_advancing(self, run: AgentRun) -> bool:
         """Tell whether a process of this machine holds the run."""
         return self.folder(run.metadata.name).is_live()
+
+    # ------------------------------------------------------------ many at once
+
+    def called(self, run: AgentRun) -> str:
+        """Return the name."""
+        return run.metadata.name
+
+    def addressed(self, run: AgentRun) -> str:
+        """Return the name."""
+        return run.metadata.name
+
+    def direct(self, run: AgentRun, directive: Directive) -> AgentRun:
+        """Patch the spec."""
+        return self.patch(run.metadata.name, directive.patch)
+
+    def reread(self, run: AgentRun) -> AgentRun:
+        """Return the run as it is now."""
+        return self.get(run.metadata.name)
+
+    def looks(self, open_runs: Mapping[RunKey, AgentRun], selector: str | None) -> Iterator[AgentRun | RunKey | None]:
+        """Poll the files of those that are of interest."""
+        while True:
+            for key, run in list(open_runs.items()):
+                try:
+                    yield self.reread(run)
+                except CliError as error:
+                    if error.code != EXIT_NOT_FOUND:
+                        raise
+                    yield key
+            yield None
+            time.sleep(POLL_SECONDS)
+
+    def land(self, run: AgentRun) -> AgentRun:
+        """End a run that no process holds: this one makes the attempt that does."""
+        from pilothouse_cli.commands.running import advance_silently  # the engine and its adapters: half a second
+
+        advance_silently(self.folder(run.metadata.name))
+        return self.get(run.metadata.name)
 
 
 def _as_seen(folder: RunFolder) -> AgentRun:

@@ -59,6 +59,8 @@ Selector = Annotated[
 OfWorkflow = Annotated[
     str | None, typer.Option("--workflow", metavar="NAME", help="Of runs of this workflow or agent.")
 ]
+EveryRun = Annotated[bool, typer.Option("--all", help="Every run that has not ended there.")]
+Wide = Annotated[bool, typer.Option("-A", "--all-namespaces", help="All namespaces of the cluster.")]
 OfTool = Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Calls of this tool.")]
 EveryCall = Annotated[bool, typer.Option("--all", help="Every call that waits there.")]
 Agreed = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -81,10 +83,23 @@ Inputs = Annotated[
 ]
 
 
-def _place(namespace: str | None, cluster: bool, context: str | None, kubeconfig: Path | None) -> "Place":
+def _place(
+    namespace: str | None, cluster: bool, context: str | None, kubeconfig: Path | None, is_wide: bool = False
+) -> "Place":
     from pilothouse_cli.commands.places import Place
 
-    return Place(namespace, cluster or _program() == PLUGIN, context, kubeconfig)
+    if is_wide and namespace is not None:
+        raise CliError(f"either all namespaces are meant or {namespace}", "one of -A and -n", EXIT_USAGE)
+    return Place(namespace, cluster or _program() == PLUGIN, context, kubeconfig, is_wide)
+
+
+def _check_choice(run: str | None, choice: "Choice", place: "Place", options: str) -> None:
+    """Refuse a command that names neither one run nor many, or both."""
+    if (run is None) != choice.is_made:
+        what = "name one run, or choose many" if run is None else f"either run {run} or many are meant"
+        raise CliError(what, options, EXIT_USAGE)
+    if run is not None and place.is_wide:
+        raise CliError(f"run {run} is in one namespace", "-n NAMESPACE in place of -A", EXIT_USAGE)
 
 
 def _program() -> str:
@@ -242,70 +257,123 @@ def _watch(
     raise typer.Exit(watch_run(_place(namespace, cluster, context, kubeconfig), run, _hint()))
 
 
+MANY_RUNS = "RUN, or one of -l, --workflow, --all"
+
+
 def _mode_command(name: str, mode: str, text: str) -> None:
     def command(
-        run: RunName,
+        run: OneRun = None,
+        selector: Selector = None,
+        workflow: OfWorkflow = None,
+        is_all: EveryRun = False,
+        is_agreed: Agreed = False,
         reason: Reason = None,
         wait: Wait = True,
         timeout: Timeout = DEFAULT_TIMEOUT,
         output: OutputOption = Output.table,
         namespace: Namespace = None,
+        wide: Wide = False,
         cluster: Cluster = False,
         context: Context = None,
         kubeconfig: Kubeconfig = None,
     ) -> None:
-        from pilothouse_cli.commands.steering import set_mode
+        from pilothouse_cli.pending import Choice
 
-        place = _place(namespace, cluster, context, kubeconfig)
-        raise typer.Exit(set_mode(place, run, mode, reason=reason, wait=wait, timeout=timeout, output=output))
+        place, choice = (
+            _place(namespace, cluster, context, kubeconfig, wide),
+            Choice(selector, workflow, is_all=is_all),
+        )
+        _check_choice(run, choice, place, MANY_RUNS)
+        if run is not None:
+            from pilothouse_cli.commands.steering import set_mode
+
+            raise typer.Exit(set_mode(place, run, mode, reason=reason, wait=wait, timeout=timeout, output=output))
+        from pilothouse_cli.commands.directing import direct_all, mode_verb
+
+        verb = mode_verb(mode, reason)
+        raise typer.Exit(
+            direct_all(place, choice, verb, is_agreed=is_agreed, wait=wait, timeout=timeout, output=output)
+        )
 
     app.command(name, help=text)(command)
 
 
-_mode_command("pause", "Pause", "Pause a run at its next turn boundary.")
+_mode_command("pause", "Pause", "Pause a run at its next turn boundary; or all that -l, --workflow or --all mean.")
 
 
 @app.command("resume")
 def _resume(
-    run: RunName,
+    run: OneRun = None,
+    selector: Selector = None,
+    workflow: OfWorkflow = None,
+    is_all: EveryRun = False,
+    is_agreed: Agreed = False,
     wait: Wait = True,
     timeout: Timeout = DEFAULT_TIMEOUT,
     output: OutputOption = Output.table,
     live: Live = True,
     namespace: Namespace = None,
+    wide: Wide = False,
     cluster: Cluster = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Go on with a paused run; a local one that was let go goes on in this process."""
-    from pilothouse_cli.commands.steering import resume
+    """Go on with a paused run, or all that -l … mean; a local one that was let go goes on in this process."""
+    from pilothouse_cli.pending import Choice
 
-    place = _place(namespace, cluster, context, kubeconfig)
-    raise typer.Exit(resume(place, run, wait=wait, timeout=timeout, output=output, live=live))
+    place, choice = _place(namespace, cluster, context, kubeconfig, wide), Choice(selector, workflow, is_all=is_all)
+    _check_choice(run, choice, place, MANY_RUNS)
+    if run is not None:
+        from pilothouse_cli.commands.steering import resume
+
+        raise typer.Exit(resume(place, run, wait=wait, timeout=timeout, output=output, live=live))
+    from pilothouse_cli.commands.directing import direct_all, mode_verb
+
+    verb = mode_verb("Run")
+    raise typer.Exit(direct_all(place, choice, verb, is_agreed=is_agreed, wait=wait, timeout=timeout, output=output))
 
 
-_mode_command("finish", "Finish", "Let the current step answer once more, then end the run.")
-_mode_command("abort", "Abort", "Abort a run at its next turn boundary or between two tool calls.")
+_mode_command("finish", "Finish", "Let the current step of a run answer once more, then end it; or all that -l … mean.")
+_mode_command(
+    "abort", "Abort", "Abort a run at its next turn boundary or between two tool calls; or all that -l … mean."
+)
 
 
 @app.command("steer")
 def _steer(
-    run: RunName,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Guidance for the model.")],
+    run: OneRun = None,
+    message: Annotated[str | None, typer.Argument(metavar="MESSAGE", help="Guidance for the model.")] = None,
     steer_id: Annotated[str | None, typer.Option("--id", help="Id of the message.")] = None,
+    selector: Selector = None,
+    workflow: OfWorkflow = None,
+    is_all: EveryRun = False,
+    is_agreed: Agreed = False,
     wait: Wait = True,
     timeout: Timeout = DEFAULT_TIMEOUT,
     output: OutputOption = Output.table,
     namespace: Namespace = None,
+    wide: Wide = False,
     cluster: Cluster = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Hand the model guidance at the next turn boundary."""
-    from pilothouse_cli.commands.steering import steer
+    """Hand the model of a run guidance at the next turn boundary; or of all that -l … mean."""
+    from pilothouse_cli.pending import Choice
 
-    place = _place(namespace, cluster, context, kubeconfig)
-    raise typer.Exit(steer(place, run, message, steer_id=steer_id, wait=wait, timeout=timeout, output=output))
+    place, choice = _place(namespace, cluster, context, kubeconfig, wide), Choice(selector, workflow, is_all=is_all)
+    if choice.is_made and message is None:
+        run, message = None, run  # the one word is the message
+    _check_choice(run, choice, place, 'RUN "MESSAGE", or "MESSAGE" with one of -l, --workflow, --all')
+    if message is None:
+        raise CliError("a message is missing", 'steer RUN "what to look at"', EXIT_USAGE)
+    how: dict[str, Any] = {"wait": wait, "timeout": timeout, "output": output}
+    if run is not None:
+        from pilothouse_cli.commands.steering import steer
+
+        raise typer.Exit(steer(place, run, message, steer_id=steer_id, **how))
+    from pilothouse_cli.commands.directing import direct_all, steer_verb
+
+    raise typer.Exit(direct_all(place, choice, steer_verb(message, steer_id), is_agreed=is_agreed, **how))
 
 
 @app.command("approvals")
@@ -315,6 +383,7 @@ def _approvals(
     tool: OfTool = None,
     output: OutputOption = Output.table,
     namespace: Namespace = None,
+    wide: Wide = False,
     cluster: Cluster = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -323,7 +392,7 @@ def _approvals(
     from pilothouse_cli.commands.approving import list_approvals
     from pilothouse_cli.pending import Choice
 
-    place = _place(namespace, cluster, context, kubeconfig)
+    place = _place(namespace, cluster, context, kubeconfig, wide)
     raise typer.Exit(list_approvals(place, Choice(selector, workflow, tool), output))
 
 
@@ -347,6 +416,7 @@ def _approve(
     timeout: Timeout = DEFAULT_TIMEOUT,
     output: OutputOption = Output.table,
     namespace: Namespace = None,
+    wide: Wide = False,
     cluster: Cluster = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -359,7 +429,7 @@ def _approve(
     choice = Choice(selector, workflow, tool, is_all)
     if edit and run is None:
         raise CliError("arguments are changed for one call at a time", "approve RUN CALL --arguments …", EXIT_USAGE)
-    place = _place(namespace, cluster, context, kubeconfig)
+    place = _place(namespace, cluster, context, kubeconfig, wide)
     decision = {"decision": "Approve", **edit} | ({"reason": reason} if reason else {})
     how = {"wait": wait, "timeout": timeout, "output": output}
     raise typer.Exit(_decide(place, run, call, choice, decision, is_agreed=is_agreed, **how))
@@ -379,6 +449,7 @@ def _deny(
     timeout: Timeout = DEFAULT_TIMEOUT,
     output: OutputOption = Output.table,
     namespace: Namespace = None,
+    wide: Wide = False,
     cluster: Cluster = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -387,7 +458,7 @@ def _deny(
     from pilothouse_cli.pending import Choice
 
     choice = Choice(selector, workflow, tool, is_all)
-    place = _place(namespace, cluster, context, kubeconfig)
+    place = _place(namespace, cluster, context, kubeconfig, wide)
     decision = {"decision": "Deny"} | ({"reason": reason} if reason else {})
     how = {"wait": wait, "timeout": timeout, "output": output}
     raise typer.Exit(_decide(place, run, call, choice, decision, is_agreed=is_agreed, **how))
@@ -404,9 +475,7 @@ def _decide(
     **how: Any,
 ) -> int:
     """Decide on one call, or on all that are meant; `how` is whether and how long to wait, and what to print."""
-    if (run is None) != choice.is_made:
-        what = "name one run, or choose many" if run is None else f"either run {run} or many are meant"
-        raise CliError(what, "RUN [CALL], or one of -l, --workflow, --tool, --all", EXIT_USAGE)
+    _check_choice(run, choice, place, "RUN [CALL], or one of -l, --workflow, --tool, --all")
     if run is not None:
         from pilothouse_cli.commands.steering import decide
 
@@ -418,21 +487,41 @@ def _decide(
 
 @app.command("limit")
 def _limit(
-    run: RunName,
-    limits: Annotated[list[str], typer.Argument(metavar="K=V", help="tokenBudget=5000 maxIterations=4 …")],
+    run: OneRun = None,
+    limits: Annotated[
+        list[str] | None, typer.Argument(metavar="K=V", help="tokenBudget=5000 maxIterations=4 …")
+    ] = None,
+    selector: Selector = None,
+    workflow: OfWorkflow = None,
+    is_all: EveryRun = False,
+    is_agreed: Agreed = False,
     wait: Wait = True,
     timeout: Timeout = DEFAULT_TIMEOUT,
     output: OutputOption = Output.table,
     namespace: Namespace = None,
+    wide: Wide = False,
     cluster: Cluster = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Change limits of a live run; they hold from the next turn boundary."""
-    from pilothouse_cli.commands.steering import set_limits
+    """Change limits of a live run, or of all that -l … mean; they hold from the next turn boundary."""
+    from pilothouse_cli.pending import Choice
 
-    place = _place(namespace, cluster, context, kubeconfig)
-    raise typer.Exit(set_limits(place, run, limits, wait=wait, timeout=timeout, output=output))
+    place, choice = _place(namespace, cluster, context, kubeconfig, wide), Choice(selector, workflow, is_all=is_all)
+    pairs = limits or []
+    if choice.is_made and run is not None and "=" in run:
+        pairs, run = [run, *pairs], None
+    _check_choice(run, choice, place, "RUN K=V …, or K=V … with one of -l, --workflow, --all")
+    if not pairs:
+        raise CliError("no limit is named", "limit RUN tokenBudget=5000", EXIT_USAGE)
+    how: dict[str, Any] = {"wait": wait, "timeout": timeout, "output": output}
+    if run is not None:
+        from pilothouse_cli.commands.steering import set_limits
+
+        raise typer.Exit(set_limits(place, run, pairs, **how))
+    from pilothouse_cli.commands.directing import direct_all, limit_verb
+
+    raise typer.Exit(direct_all(place, choice, limit_verb(pairs), is_agreed=is_agreed, **how))
 
 
 @app.command("init")

@@ -15,7 +15,7 @@ from pilothouse_control.directives import is_finished
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which calls a person means: of runs with these labels, of this workflow (or agent), of this tool.
+    """Which runs, or calls, a person means: of these labels, of this workflow (or agent), calls of this tool.
 
     Where nothing narrows it down, `is_all` must say that all of a place are meant.
     """
@@ -26,9 +26,14 @@ class Choice:
     is_all: bool = False
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether something narrows it down."""
+        return any(part is not None for part in (self.selector, self.workflow, self.tool))
+
+    @property
     def is_made(self) -> bool:
         """Whether more than one run is meant."""
-        return self.is_all or any(part is not None for part in (self.selector, self.workflow, self.tool))
+        return self.is_all or self.is_narrow
 
 
 @dataclass(frozen=True, slots=True)

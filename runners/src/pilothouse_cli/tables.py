@@ -1,7 +1,7 @@
 """What a terminal shows of runs: pure functions from objects to tables."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -42,13 +42,18 @@ UNBROKEN = frozenset({"NAME", "RUN", "CALL", "TURN", "AGE", "EXPIRES"})
 """Columns whose cells stay on one line."""
 
 
-def runs_table(runs: Sequence[AgentRun], now: datetime) -> Table:
+def name_of(run: AgentRun) -> str:
+    """Return the name of a run: what it is called where all are of one place."""
+    return run.metadata.name
+
+
+def runs_table(runs: Sequence[AgentRun], now: datetime, called: Callable[[AgentRun], str] = name_of) -> Table:
     """Return runs as rows."""
     table = _table("NAME", "WORKFLOW", "PHASE", "STEP", "TURN", "TOKENS", "COST", "AGE")
     for depth, run in in_families(runs):
         snapshot = snapshot_of(run)
         table.add_row(
-            f"{'  ' * (depth - 1)}└ {run.metadata.name}" if depth else run.metadata.name,
+            f"{'  ' * (depth - 1)}└ {called(run)}" if depth else called(run),
             target_of(run),
             phase_text(run),
             clean_line(snapshot.step or "-"),
@@ -340,12 +345,12 @@ def pending_lines(run: AgentRun, pending: PendingApproval) -> list[str]:
     return [f"{clean_line(pending.tool)} {shown} waits for a person{until}", f"decide with: {verbs} (or deny)"]
 
 
-def pending_table(calls: Sequence[PendingCall], now: datetime) -> Table:
+def pending_table(calls: Sequence[PendingCall], now: datetime, called: Callable[[AgentRun], str] = name_of) -> Table:
     """Return calls that wait for a person as rows; arguments as they are published, masked."""
     table = _table("RUN", "CALL", "TOOL", "ARGUMENTS", "AGE", "EXPIRES", "DECISION")
     for call in calls:
         table.add_row(
-            call.run.metadata.name,
+            called(call.run),
             clean_line(call.call, 63),
             clean_line(call.tool, 63),
             clean_line(json.dumps(call.arguments, ensure_ascii=False), MAX_ARGUMENT_CELL),

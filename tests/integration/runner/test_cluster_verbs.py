@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
+import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +101,53 @@ def test_all_calls_that_wait_in_runs_with_a_label_are_decided_at_once_and_no_oth
         want = {"approvals": {f"t1-0-{number:08}": {"decision": "Approve"}}}
         assert control == (want if number >= 2 else None)
     assert "no call of those waits for a person" in terminal.refuse("approve", *meant, "--yes", code=0)
+
+
+def test_a_fleet_is_parked_with_one_watch_whatever_else_becomes_of_its_runs(
+    administrator: Administrator, crds: LocalCluster, terminal: Inside
+) -> None:
+    team = f"t{uuid.uuid4().hex[:8]}"
+    runs = [administrator.create() for _ in range(30)]
+    for run in runs:
+        crds.run_tool("kubectl", "label", "prun", run.name, f"team={team}")
+        administrator.set_status(run.name, phase="Running", run={"attempt": 1, "turn": 3})
+    ended, gone, released, *others = runs
+    parked = {"reason": "AwaitingApproval", "turn": 3, "since": "2026-01-01T00:00:00Z", "released": True}
+    administrator.set_status(released.name, run={"attempt": 1, "turn": 3, "parked": parked})
+
+    def sail() -> None:
+        """What their runners do; the operator is not there."""
+        for run in runs:
+            while not (spec := administrator.get(run.name))["spec"].get("control"):
+                time.sleep(0.01)
+            if run is ended:
+                administrator.set_status(run.name, phase="Succeeded")
+                crds.run_tool("kubectl", "label", "prun", run.name, "pilothouse.dev/finished=Succeeded")
+            elif run is gone:
+                administrator.delete(run.name)
+            elif run is not released:
+                answer = {"observedGeneration": spec["metadata"]["generation"], "mode": {"value": "Pause", "turn": 4}}
+                administrator.set_status(run.name, run={"attempt": 1, "turn": 4, "control": answer})
+
+    with ThreadPoolExecutor(1) as pool:
+        sailing = pool.submit(sail)
+        outcomes = json.loads(terminal.type("pause", "-l", f"team={team}", "-n", "default", "--yes", "-o", "json"))
+        sailing.result()
+
+    assert Counter(one["outcome"] for one in outcomes) == {"Landed": 27, "Ended": 1, "Gone": 1, "Kept": 1}
+    assert {one["run"]: one["turn"] for one in outcomes if one["outcome"] == "Landed"} == {
+        run.name: 4 for run in others
+    }
+    assert "27/30 parked" in terminal.said
+    assert "1 kept until they go on" in terminal.said
+    events = [json.loads(line) for line in crds.audit_log.read_text().splitlines()]
+    theirs = [event for event in events if "OpenAPI-Generator" in event.get("userAgent", "")]
+    asked = Counter(event["verb"] for event in theirs if team in event["requestURI"])
+    named = Counter(event["verb"] for event in theirs if event["objectRef"].get("name") in {run.name for run in runs})
+    assert asked["list"] == 1
+    assert asked["watch"] <= 3
+    assert named["patch"] == 30
+    assert named["get"] <= 2, "a run that the watch lost sight of is looked at once"
 
 
 def test_runs_are_listed_shown_traced_and_watched(

@@ -3,13 +3,12 @@
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pilothouse_api.patches import merge_patch
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ApprovalDecision
 from pilothouse_api.wake import decision_digest
@@ -18,7 +17,7 @@ from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, CliError, Forbidden
 from pilothouse_cli.pending import Choice, matches, pending_calls
 from pilothouse_cli.tables import pending_table
-from pilothouse_cli.turns import TurnRow
+from unit.cli.memory_fleet import MemoryFleet
 from unit.cli.test_tables import text_of
 
 APPROVE = {"decision": "Approve"}
@@ -54,47 +53,13 @@ def waiting(
     )
 
 
-class Fleet:
+class Fleet(MemoryFleet):
     """Runs in memory: a decision is answered at once, unless `refuse` says otherwise or `is_slow`."""
 
-    where = "namespace support"
-
-    def __init__(self, *runs: AgentRun, is_slow: bool = False) -> None:
-        self.runs = {run.metadata.name: run for run in runs}
-        self.patches: list[tuple[str, Any]] = []
-        self.refuse: dict[str, Callable[[], CliError]] = {}
-        self.is_slow = is_slow
-
-    def all(self) -> Sequence[AgentRun]:
-        return list(self.runs.values())
-
-    def select(self, selector: str | None = None) -> Sequence[AgentRun]:
-        return [run for run in self.runs.values() if selector is None or matches(run.metadata.labels, selector)]
-
-    def get(self, name: str) -> AgentRun:
-        if name not in self.runs:
-            raise CliError(f"there is no run {name}", "", EXIT_NOT_FOUND)
-        return self.runs[name]
-
-    def patch(self, name: str, spec: Mapping[str, Any]) -> AgentRun:
-        if name in self.refuse:
-            raise self.refuse.pop(name)()
-        self.patches.append((name, spec))
-        raw = merge_patch(self.get(name).to_raw(), {"spec": spec})
-        for call, decision in () if self.is_slow else raw["spec"]["control"]["approvals"].items():
+    def answer(self, raw: dict[str, Any]) -> None:
+        for call, decision in raw["spec"]["control"]["approvals"].items():
             digest = decision_digest(ApprovalDecision.model_validate(decision))
             raw["status"]["run"]["control"]["approvals"][call] = {"state": "Landed", "turn": 3, "digest": digest}
-        self.runs[name] = AgentRun.model_validate(raw)
-        return self.runs[name]
-
-    def turns(self, run: AgentRun) -> Sequence[TurnRow]:
-        return ()
-
-    def wait_for_change(self, run: AgentRun, timeout: float) -> AgentRun:
-        return self.get(run.metadata.name)
-
-    def is_advancing(self, run: AgentRun) -> bool:
-        return True
 
 
 class Desk:
@@ -131,7 +96,7 @@ class Desk:
         keyboard = io.StringIO(f"{says}\n")
         self._patch.setattr(keyboard, "isatty", lambda: True, raising=False)
         self._patch.setattr(sys, "stdin", keyboard)
-        self._patch.setattr(Place, "all_runs", lambda place: fleet)
+        self._patch.setattr(Place, "fleet", lambda place: fleet)
         self._patch.setenv("COLUMNS", "200")
 
 
@@ -235,7 +200,7 @@ def test_many_are_denied_with_one_reason(desk: Desk) -> None:
 @pytest.mark.parametrize("says", ["", "n", "no", "yess"])
 def test_a_person_who_does_not_say_yes_decides_nothing(desk: Desk, says: str) -> None:
     fleet = Fleet(waiting("a1", "t1"), waiting("a2", "t2"))
-    with pytest.raises(CliError, match="nothing was decided"):
+    with pytest.raises(CliError, match="nothing was asked"):
         desk.type(fleet, says=says)
 
     assert fleet.patches == []
@@ -252,7 +217,7 @@ def test_a_person_is_asked_how_many_and_where(desk: Desk) -> None:
 
 def test_a_script_must_say_that_it_means_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(waiting("a1", "t1"))
-    monkeypatch.setattr(Place, "all_runs", lambda place: fleet)
+    monkeypatch.setattr(Place, "fleet", lambda place: fleet)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(CliError, match="nobody can be asked"):
         decide_all(Place(), Choice(is_all=True), APPROVE, is_agreed=False, wait=True, timeout=1, output="table")
@@ -309,7 +274,7 @@ def test_each_run_says_why_nothing_was_decided(desk: Desk) -> None:
         "moved": ("NotPending", ""),
         "other": ("Decided", "Deny"),
         "ended": ("Ended", ""),
-        "gone": ("Gone", "there is no run gone"),
+        "gone": ("Gone", ""),
         "broken": ("Failed", "the cluster does not answer"),
     }
     assert fleet.patches == [("landed", {"control": {"approvals": {"t1": APPROVE}}})]

@@ -3,11 +3,16 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pilothouse_cli.exits import CliError
+from pilothouse_cli.fleets import Fleet
 from pilothouse_cli.local_runs import LocalRuns
 from pilothouse_cli.local_state import not_found
 from pilothouse_cli.runs import Runs
+
+if TYPE_CHECKING:
+    from pilothouse_cli.cluster_runs import ClusterRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +23,19 @@ class Place:
     cluster: bool = False
     context: str | None = None
     kubeconfig: Path | None = None
+    is_wide: bool = False
+    """All namespaces are meant."""
 
     @property
     def is_cluster(self) -> bool:
         """Whether a cluster is meant for certain."""
-        return self.cluster or any((self.namespace, self.context, self.kubeconfig))
+        return self.cluster or self.is_wide or any((self.namespace, self.context, self.kubeconfig))
 
-    def connect(self) -> Runs:
+    def connect(self) -> "ClusterRuns":
         """Return the cluster's runs."""
         from pilothouse_cli.cluster_runs import ClusterRuns  # two seconds, paid only by who talks to a cluster
 
-        return ClusterRuns.connect(self.namespace, self.context, self.kubeconfig)
+        return ClusterRuns.connect(self.namespace, self.context, self.kubeconfig, is_wide=self.is_wide)
 
     def runs_of(self, name: str) -> Runs:
         """Return the runs among which `name` is: local ones first, unless a cluster is meant."""
@@ -47,8 +54,15 @@ class Place:
                 f"there is no run {name} in {local.where}, and {error.message}", error.next_step, error.code
             ) from None
 
+    def fleet(self) -> Fleet:
+        """Return the runs that a verb for many means: those that `list` means."""
+        return self._all()
+
     def all_runs(self) -> Runs:
         """Return the runs that `list` means: local ones where this folder has any, unless a cluster is meant."""
+        return self._all()
+
+    def _all(self) -> "LocalRuns | ClusterRuns":
         local = LocalRuns.here()
         is_empty = not local.all() and not local.unreadable()
         return self.connect() if self.is_cluster or (is_empty and has_kubeconfig()) else local

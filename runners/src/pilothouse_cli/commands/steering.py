@@ -60,12 +60,17 @@ def steer(
     place: Place, name: str, message: str, *, steer_id: str | None, wait: bool, timeout: float, output: str
 ) -> int:
     """Hand the model a message and wait until it has it."""
-    if not message.strip():
-        raise CliError("a steer message cannot be blank", f'pilothouse steer {name} "what to look at"')
+    directive = message_directive(message, steer_id, name)
     runs = place.runs_of(name)
-    directive = steer_directive(steer_id or f"s-{secrets.token_hex(3)}", message)
     run = _ask(runs, name, directive)
     return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
+
+
+def message_directive(message: str, steer_id: str | None, who: str) -> Directive:
+    """Return the directive that hands a message on, under a new id where none is given; raises CliError."""
+    if not message.strip():
+        raise CliError("a steer message cannot be blank", f'pilothouse steer {who} "what to look at"')
+    return steer_directive(steer_id or f"s-{secrets.token_hex(3)}", message)
 
 
 def decide(
