@@ -75,9 +75,11 @@ class HttpJudge:
         self, method: str, path: str, body: bytes | None, seconds: float
     ) -> dict[str, Any] | JudgeFailure:
         """Return the JSON object of an answer of status 200, or why there is none."""
+        headers = self._headers()
+        if isinstance(headers, JudgeFailure):
+            return headers
         tokens = len(body or b"")  # what may be charged once the question has left
         try:
-            headers = self._headers()
             async with (
                 asyncio.timeout(seconds),
                 self._open().request(
@@ -94,8 +96,13 @@ class HttpJudge:
             return _failure("Unavailable", f"{self._url} gave no answer: {named}", tokens)
         return _understand(self._url, reply.status, raw, tokens)
 
-    def _headers(self) -> Mapping[str, str]:
-        token = self._token_path.read_text().strip()
+    def _headers(self) -> Mapping[str, str] | JudgeFailure:
+        try:
+            token = self._token_path.read_text("ascii").strip()
+        except (OSError, ValueError) as error:
+            return _failure("Unavailable", f"the judge's token {self._token_path} cannot be read: {error}")
+        if not token.isprintable():
+            return _failure("Unavailable", f"the judge's token {self._token_path} cannot be sent: it has several lines")
         return {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Accept": "application/json"}
 
     def _open(self) -> aiohttp.ClientSession:

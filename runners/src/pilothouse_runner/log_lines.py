@@ -98,6 +98,15 @@ class LogLinesHandler(logging.Handler):
         self._lines.say("log", record.levelname.lower(), logger=record.name, message=record.getMessage())
 
 
+def place_of(error: BaseException) -> str:
+    """Return where an exception was raised, without the values that a traceback would quote."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        place = f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
 def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value[:MAX_FIELD_CHARS] if isinstance(value, str) else value

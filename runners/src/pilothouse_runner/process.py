@@ -26,7 +26,7 @@ from pilothouse_runner.adapters.secrets import FileSecrets
 from pilothouse_runner.assembly import named_environment, open_ports
 from pilothouse_runner.collector import calm_collector
 from pilothouse_runner.log_events import LogEvents
-from pilothouse_runner.log_lines import LogLines, LogLinesHandler
+from pilothouse_runner.log_lines import LogLines, LogLinesHandler, place_of
 from pilothouse_runner.settings import RunnerSettings, SettingsError, read_settings
 from pilothouse_runner.telemetry import open_telemetry
 
@@ -234,12 +234,8 @@ def describe_end(end: AttemptEnd) -> tuple[int, str]:
 
 
 def describe_fault(error: BaseException) -> dict[str, str]:
-    """Return a fault's type, text and place, without the values that a traceback would quote."""
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        place = f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return {"type": type(error).__name__, "message": str(error), "place": place}
+    """Return a fault's type, text and place."""
+    return {"type": type(error).__name__, "message": str(error), "place": place_of(error)}
 
 
 def write_termination_message(message: str, path: Path = TERMINATION_LOG) -> None:

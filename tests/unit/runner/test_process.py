@@ -217,4 +217,5 @@ def test_a_start_loads_few_modules_and_no_other_packages() -> None:
     # Names with an underscore belong to the interpreter and to how it was installed.
     other = {name for name in packages if name not in sys.stdlib_module_names and not name.startswith("_")}
     assert other == PACKAGES_OF_A_START
+    assert not [name for name in loaded if name.startswith("pilothouse_runner.judge")]
     assert len(loaded) <= MOST_MODULES, packages.most_common()
