@@ -515,6 +515,7 @@ def _park_released(state: RunState, fact: ParkReleased) -> None:
 
 
 def _park_ended(state: RunState, fact: ParkEnded) -> None:
+    _leave_out(state, fact)
     if fact.since is not None:
         # It could not be journaled when it began: its time was counted by apply and is taken back.
         if state.park is None:
@@ -525,6 +526,14 @@ def _park_ended(state: RunState, fact: ParkEnded) -> None:
     state.tick += 1
     if state.visit is not None:
         state.visit.trying_since = fact.at
+
+
+def _leave_out(state: RunState, fact: ParkEnded) -> None:
+    """Move the last progress on by the parked time: rules about time count unparked time (engine.md §8)."""
+    park = state.park
+    began = park.at if fact.since is None and park is not None else fact.since
+    if began is not None and (fact.since is None or park is None):
+        state.last_progress_at += max(0.0, fact.at - max(began, state.last_progress_at))
 
 
 # ---------------------------------------------------------------- the prompt and the model

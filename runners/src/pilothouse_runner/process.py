@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from pilothouse_api import names
 from pilothouse_api.plan import Plan
+from pilothouse_engine.catalog import catalog_of
 from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Frame, FrameSink, Journal, JournalCorrupt, Sessions
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
@@ -158,7 +159,10 @@ async def run_in_cluster(
             find_cluster=lambda: Cluster(server, settings.namespace),
             sessions=open_sessions(settings, plan, redis),
         ) as ports:
-            end = await run_attempt(plan, ports, attempt, stop, observers)
+            catalog = catalog_of(plan, ports)
+            if redis is not None:
+                observers.append(redis.look_keeper(catalog))
+            end = await run_attempt(catalog, ports, attempt, stop, observers)
         if redis is not None and is_over(end):
             await redis.retire()
         return end

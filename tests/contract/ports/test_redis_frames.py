@@ -45,6 +45,30 @@ async def test_frames_arrive_in_order_beside_the_journal_and_go_in_the_end(serve
     assert 4990 < server.ask("TTL", KEY) <= 5000
 
 
+async def test_looks_of_supervision_ride_along_in_a_stream_of_their_own(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_frames, "MAX_LOOKS", 200)
+    client = RedisClient(parse_address(server.url))
+    await client.call("PING")
+    frames = RedisFrames(client, PREFIX, keep_seconds=5000)
+    for number in range(500):
+        frames.keep_look({"now": "2026-01-01T00:00:00Z", "run": {"turn": number}})
+        if number % 100 == 0:
+            frames.emit({"kind": "Iteration", "turn": number})
+            frames.flush()
+            await client.call("PING")
+    frames.flush()
+    await client.call("PING")
+
+    looks = [json.loads(fields[1]) for _, fields in server.ask("XRANGE", f"{PREFIX}looks", "-", "+")]
+    newest = [look["run"]["turn"] for look in looks]
+    assert newest == list(range(500 - len(newest), 500))
+    assert 200 <= len(newest) <= 300
+    assert [frame["turn"] for frame in stored(server)] == [0, 100, 200, 300, 400]
+    assert 4990 < server.ask("TTL", f"{PREFIX}looks") <= 5000
+
+
 async def test_frames_are_sent_a_moment_after_they_came(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_frames, "MOMENT_SECONDS", 0.0)
     client = RedisClient(parse_address(server.url))

@@ -833,3 +833,20 @@ def test_a_call_that_ends_after_its_child_takes_nothing_more() -> None:
     delivered = ChildDelivered(120.0, call.id, 1, "resolved", 20, 10, 4)
     state = fold(*ASKING, reply(call), child(), delivered, finished(call))
     assert (state.children[call.id].state, state.account.used) == ("Delivered", 65)
+
+
+@pytest.mark.parametrize(
+    ("facts", "want"),
+    [
+        ([ParkBegan(110.0, "Paused", 1), ParkEnded(170.0, "Paused")], 160.0),
+        ([ParkEnded(170.0, "JournalLost", 110.0)], 160.0),
+        ([ParkBegan(110.0, "Paused", 1), ParkEnded(150.0, "JournalLost", 120.0), ParkEnded(170.0, "Paused")], 160.0),
+        ([ParkEnded(170.0, "JournalLost", 90.0)], 170.0),
+    ],
+    ids=["parked", "journal away", "journal away while parked", "journal away since before the progress"],
+)
+def test_parked_time_is_not_without_progress(facts: list[Fact], want: float) -> None:
+    state = RunState(last_progress_at=100.0)
+    for fact in facts:
+        state.apply(fact)
+    assert state.last_progress_at == want

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pilothouse_api.names import redis_run_prefix
+from pilothouse_engine.catalog import Catalog
 from pilothouse_runner.adapters.redis_client import (
     RedisClient,
     RedisLogin,
@@ -11,7 +12,7 @@ from pilothouse_runner.adapters.redis_client import (
     RedisUnreachable,
     parse_address,
 )
-from pilothouse_runner.adapters.redis_frames import RedisFrames
+from pilothouse_runner.adapters.redis_frames import LookKeeper, RedisFrames
 from pilothouse_runner.adapters.redis_journal import RedisJournal
 from pilothouse_runner.settings import RedisSettings, SettingsError
 
@@ -39,6 +40,10 @@ class RedisRun:
         from pilothouse_runner.adapters.redis_sessions import RedisSessions
 
         return RedisSessions(self._client, keep_seconds=self._settings.keep_seconds)
+
+    def look_keeper(self, catalog: Catalog) -> LookKeeper:
+        """Return what keeps the looks of an attempt."""
+        return LookKeeper(catalog, self.frames.keep_look)
 
     async def retire(self) -> None:
         """Let the keys go a while from now: the run is over, or its object is gone.
