@@ -1,6 +1,7 @@
 """What the chart renders: rights enumerated, Redis with its users, wrong values refused."""
 
 import hashlib
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pilothouse_runner.judge.table import JudgeModel, parse_models
 from support.cluster import HACK
 from support.golden import Golden
 from support.installation import ROOT
@@ -95,6 +97,9 @@ def test_crds_are_kept_when_the_release_is_removed() -> None:
         *("operator.replicas=9", 'operator.imgae="x"', "ceilings.costBudgetUSD=0.5", 'watchNamespaces="default"'),
         *('redis.url="redis://user:password@redis"', 'redis.maxMemory="lots"', "redis.keepDays=0"),
         *('runner.telemetry.endpoint="collector:4318"', 'runner.telemetry.env={"PATH": "/"}'),
+        *('judge.models=[{"name":"a"}]', 'judge.models=[{"name":"a","model":"scripted"}]', "judge.replicas=0"),
+        'judge.models=[{"name":"a","model":"openai/x","script":"turns: []"}]',
+        'judge.models=[{"name":"a","model":"openai/x","apiBase":"https://me:secret@x"}]',
     ],
 )
 def test_a_wrong_value_is_refused(setting: str) -> None:
@@ -189,3 +194,88 @@ def test_redis_without_a_volume_is_on_an_emptydir() -> None:
 def test_two_places_for_journals_are_refused(settings: tuple[str, ...], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         render(*settings)
+
+
+KEY = '"apiKeySecretRef":{"name":"judge-key","key":"token"}'
+PLAYED = """{"name":"played","model":"scripted","script":"turns: [{text: '{}'}]\\nrepeat: Last\\n"}"""
+JUDGE_MODELS = (
+    'judge.models=[{"name":"careful","model":"openai/gpt-4.1-mini","apiBase":"https://models.example/v1",'
+    f'"temperature":0,"timeoutSeconds":20,"answerFormat":"JsonObject",{KEY}}},'
+    f'{{"name":"other","model":"openai/o",{KEY}}},{PLAYED}]'
+)
+
+
+def pod_of(objects: list[dict[str, Any]], deployment: str) -> dict[str, Any]:
+    found: dict[str, Any] = named(objects, "Deployment")[f"/{deployment}"]["spec"]["template"]["spec"]
+    return found
+
+
+def test_without_models_there_is_no_judge_and_the_operator_knows_of_none() -> None:
+    objects = render()
+
+    assert not [found for found in objects if "judge" in found["metadata"]["name"]]
+    assert operator_environment(objects)["JUDGE_URL"] == ""
+    assert [volume["name"] for volume in pod_of(objects, "pilothouse-operator")["volumes"]] == ["tmp"]
+
+
+def test_the_judge_is_the_golden_one(golden: Golden) -> None:
+    objects = [found for found in render(JUDGE_MODELS) if "judge" in found["metadata"]["name"]]
+    text = yaml.safe_dump_all(objects, sort_keys=False)
+
+    golden.check(GOLDEN / "judge.yaml", re.sub(r"(?<=token: )\w{48}", "…", text))
+
+
+def test_the_judge_reads_the_table_that_the_chart_writes() -> None:
+    table = named(render(JUDGE_MODELS), "ConfigMap")["/pilothouse-judge-models"]["data"]["models.yaml"]
+    models = parse_models(table)
+
+    assert list(models) == ["careful", "other", "played"]
+    assert (models["careful"].temperature, models["careful"].timeout_seconds) == (0, 20)
+    assert models["played"].script == "turns: [{text: '{}'}]\nrepeat: Last\n"
+
+
+def test_every_field_of_the_table_can_be_set_by_the_chart_and_none_besides() -> None:
+    schema = json.loads((ROOT / "charts" / "pilothouse" / "values.schema.json").read_text())
+    stated = schema["properties"]["judge"]["properties"]["models"]["items"]["properties"]
+
+    assert set(stated) == {field.alias for field in JudgeModel.model_fields.values()}
+
+
+def test_the_judge_has_no_right_and_no_token_of_the_api_server() -> None:
+    objects = render(JUDGE_MODELS)
+    pod = pod_of(objects, "pilothouse-judge")
+
+    assert rights(objects) == rights(render())
+    assert pod["automountServiceAccountToken"] is False
+    assert "judge" not in str([found.get("subjects") for found in objects])
+
+
+def test_operator_and_judge_share_one_token_and_only_the_judge_sees_keys_of_models() -> None:
+    objects = render(JUDGE_MODELS)
+    volumes = {
+        name: {volume["name"]: volume for volume in pod_of(objects, f"pilothouse-{name}")["volumes"]}
+        for name in ("operator", "judge")
+    }
+
+    assert operator_environment(objects)["JUDGE_URL"] == "http://pilothouse-judge.pilothouse-system:8080"
+    assert volumes["operator"]["judge-token"]["secret"]["secretName"] == "pilothouse-judge-token"
+    assert volumes["judge"]["token"]["secret"]["secretName"] == "pilothouse-judge-token"
+    assert volumes["judge"]["secrets"]["projected"]["sources"] == [
+        {"secret": {"name": "judge-key", "items": [{"key": "token", "path": "judge-key/token"}], "optional": True}}
+    ]
+    assert "judge-key" not in str(volumes["operator"])
+
+
+def test_a_token_of_your_own_is_used_and_none_is_made() -> None:
+    objects = render(JUDGE_MODELS, 'judge.tokenSecret="mine"')
+
+    assert "/pilothouse-judge-token" not in named(objects, "Secret")
+    assert str(objects).count("'secretName': 'mine'") == 2
+
+
+def test_the_judge_reaches_what_is_named_where_its_egress_is_bounded() -> None:
+    extra = '[{"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "ports": [{"port": 443, "protocol": "TCP"}]}]'
+    policy = named(render(JUDGE_MODELS, f"judge.networkPolicy.egress={extra}"), "NetworkPolicy")["/pilothouse-judge"]
+
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert [port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]] == [53, 53, 443]

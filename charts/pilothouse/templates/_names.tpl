@@ -69,3 +69,19 @@ app.kubernetes.io/component: redis
 {{- define "pilothouse.redisCommands" -}}
 -@all +eval +evalsha +xadd +xrange +xrevrange +expire +hmget +hset
 {{- end }}
+{{- define "pilothouse.judgeName" -}}
+{{ .Release.Name }}-judge
+{{- end }}
+{{- define "pilothouse.judgeSelector" -}}
+app.kubernetes.io/name: pilothouse
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: judge
+{{- end }}
+{{- /* Where the operator finds the judge; empty where there is none. */ -}}
+{{- define "pilothouse.judgeUrl" -}}
+{{- if .Values.judge.models }}http://{{ include "pilothouse.judgeName" . }}.{{ .Release.Namespace }}:8080{{ end }}
+{{- end }}
+{{- /* The Secret with the token by which the judge knows the operator. */ -}}
+{{- define "pilothouse.judgeToken" -}}
+{{ .Values.judge.tokenSecret | default (printf "%s-token" (include "pilothouse.judgeName" .)) }}
+{{- end }}
