@@ -532,6 +532,53 @@ def _init(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder."
     raise typer.Exit(init(folder))
 
 
+class ReplayOutput(StrEnum):
+    """Forms of what a replay prints; `observations` is what it goes through, to be kept."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+    observations = "observations"
+
+
+@app.command("replay")
+def _replay(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Names of runs.", autocompletion=_run_names)
+    ] = None,
+    supervisor: Annotated[
+        Path | None, typer.Option("--supervisor", metavar="FILE", help="The changed Supervisor.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The one to compare with; default: the copy that watched each run."),
+    ] = None,
+    observations: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Observations that were kept, in place of runs.")
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Also looks at which nothing is done.")] = False,
+    output: Annotated[ReplayOutput, typer.Option("-o", "--output", help="Form of what is printed.")] = (
+        ReplayOutput.table
+    ),
+    api: Annotated[
+        str | None, typer.Option("--api", metavar="URL", help="Address of the operator API, for runs of a cluster.")
+    ] = None,
+    namespace: Namespace = None,
+    cluster: Cluster = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Replay a changed supervisor over runs of before, and say which turns it changes; uses no tokens."""
+    from pilothouse_cli.commands.replaying import Sources, print_observations, replay_supervisor
+
+    place, sources = _place(namespace, cluster, context, kubeconfig), Sources(runs or (), observations, api)
+    if output == ReplayOutput.observations:
+        raise typer.Exit(print_observations(place, sources))
+    if supervisor is None:
+        raise CliError("name the changed supervisor", "--supervisor FILE, or -o observations", EXIT_USAGE)
+    raise typer.Exit(replay_supervisor(place, sources, supervisor, against, is_all=is_all, output=output))
+
+
 @app.command("graph")
 def _graph(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder with the Workflow.")],

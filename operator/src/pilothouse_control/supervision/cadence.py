@@ -114,9 +114,13 @@ def _unanswered(slot: _Slot) -> JudgeLook:
     return _failed(gone, "Timeout", f"no verdict within {slot.judge.timeout_seconds} s")
 
 
+def is_slot_due(judge: Judge, iteration: int, taken: int) -> bool:
+    """Tell whether a multiple of the cadence was crossed since the slot that the visit took last, 0 for none."""
+    return iteration // judge.every_n_iterations > taken // judge.every_n_iterations
+
+
 def _is_due(slot: _Slot) -> bool:
-    every = slot.judge.every_n_iterations
-    return slot.observation.iteration // every > slot.record.iteration // every
+    return is_slot_due(slot.judge, slot.observation.iteration, slot.record.iteration)
 
 
 def _take_slot(slot: _Slot) -> JudgeLook:
