@@ -74,6 +74,11 @@ class ClusterRuns:
         default = (current or {}).get("context", {}).get("namespace") or "default"
         return ClusterRuns(namespace or default, k8s.CustomObjectsApi(api_client), is_wide=is_wide)
 
+    @property
+    def api_client(self) -> Any:
+        """The official client that asks this cluster."""
+        return self._api.api_client
+
     def all(self) -> Sequence[AgentRun]:
         """Return all runs, oldest first."""
         with self._errors(""):

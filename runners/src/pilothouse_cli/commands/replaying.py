@@ -100,8 +100,10 @@ def _record(place: Place, name: str, api: str | None) -> Recording:
     if isinstance(runs, LocalRuns):
         return record_local(runs, name)
     from pilothouse_cli.cluster_recordings import record_in_cluster
+    from pilothouse_cli.cluster_runs import ClusterRuns
 
-    return record_in_cluster(place, name, api)
+    assert isinstance(runs, ClusterRuns)
+    return record_in_cluster(runs, name, api)
 
 
 def read_supervisors(path: Path) -> list[Supervisor]:
