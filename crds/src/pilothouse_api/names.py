@@ -64,6 +64,7 @@ JUDGE_TOKEN_PATH = "/var/run/pilothouse/judge/token"
 
 DEFAULT_RUNNER_SERVICE_ACCOUNT = "prun"
 FIELD_MANAGER_OPERATOR = "pilothouse-operator"
+FIELD_MANAGER_SUPERVISION = "pilothouse-supervision"
 FIELD_MANAGER_RUNNER = "pilothouse-runner"
 FIELD_MANAGER_CLI = "pilothouse-cli"
 FIELD_MANAGER_API = "pilothouse-api"

@@ -19,7 +19,7 @@ MAX_WARNINGS = 32
 _ELSEWHERE = frozenset({"TextElsewhere", "AgentElsewhere", "DelegateTargetElsewhere"})
 """Warnings about objects that were not given; here they do not exist, and the conditions say so."""
 
-Truth = Literal["True", "False"]
+Truth = Literal["True", "False", "Unknown"]
 
 
 @dataclass(frozen=True, slots=True)

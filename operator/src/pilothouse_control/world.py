@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pilothouse_api import names
-from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
+from pilothouse_api.v1alpha1 import Agent, AgentRun, Supervisor, Workflow
 from pilothouse_api.v1alpha1.agent import ArtifactCheck, ModelEndpoint, Skill
 from pilothouse_api.v1alpha1.common import Hook, LocalRef, TextSource
 from pilothouse_api.v1alpha1.steps import McpServer
@@ -90,7 +90,7 @@ def newest_version(config_map: ConfigMap) -> str | None:
     return max(versions, key=int, default=None)
 
 
-def references_of(obj: Workflow | Agent | AgentRun) -> frozenset[Reference]:
+def references_of(obj: Workflow | Agent | AgentRun | Supervisor) -> frozenset[Reference]:
     """Return the objects that one object names itself."""
     if isinstance(obj, AgentRun):
         return frozenset(Reference(kind, ref.name) for kind, ref in _run_references(obj) if ref is not None)
@@ -116,7 +116,7 @@ def _run_references(run: AgentRun) -> tuple[tuple[ReferenceKind, LocalRef | None
     return ("Workflow", run.spec.workflow_ref), ("Agent", run.spec.agent_ref)
 
 
-def needed_references(start: Workflow | Agent | AgentRun, known: References) -> frozenset[Reference]:
+def needed_references(start: Workflow | Agent | AgentRun | Supervisor, known: References) -> frozenset[Reference]:
     """Return everything that an object needs, as far as it can be seen in what is known.
 
     Fetch what is not known yet and ask again, until nothing new is named: objects of workflows that are children

@@ -169,12 +169,19 @@ class KubernetesClient:
         return await self._request("PATCH", path, body=operations, query=self._managed, headers=headers)
 
     async def merge_patch(
-        self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        subresource: str = "",
+        field_manager: str = "",
     ) -> Raw:
-        """Apply a JSON merge-patch (RFC 7386)."""
+        """Apply a JSON merge-patch (RFC 7386), in the name of another field manager where one is given."""
         headers = {"Content-Type": "application/merge-patch+json"}
         path = _path(resource, namespace, name, subresource)
-        return await self._request("PATCH", path, body=patch, query=self._managed, headers=headers)
+        managed = {"fieldManager": field_manager} if field_manager else self._managed
+        return await self._request("PATCH", path, body=patch, query=managed, headers=headers)
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, uid: str = "", propagation: str = "Background"

@@ -162,5 +162,31 @@ def _trim_run(run: Raw) -> None:
     if isinstance(status.get("run"), dict):
         status["run"] = {name: value for name, value in status["run"].items() if name not in ("trace", "steps")}
     run["status"] = status
+    if "supervision" in status:
+        status["supervision"] = _share_copies(status["supervision"])
     if "plan" in status:  # the input stands in the plan from now on
         run["spec"] = {name: value for name, value in run["spec"].items() if name != "input"}
+
+
+_COPIES: OrderedDict[tuple[str, int], Raw] = OrderedDict()
+SHARED_COPIES = 1024
+
+
+def _share_copies(supervision: Raw) -> Raw:
+    """Return the record with the copies of supervisors shared: each run has one of each that watches it."""
+    supervisors = {
+        uid: {**record, **_shared(uid, record)} for uid, record in supervision.get("supervisors", {}).items()
+    }
+    return {**supervision, "supervisors": supervisors} if supervisors else supervision
+
+
+def _shared(uid: str, record: Raw) -> Raw:
+    if "spec" not in record:
+        return {}
+    key, spec = (uid, record.get("generation", 0)), record["spec"]
+    known = _COPIES.get(key)
+    if known is None or known != spec:
+        known = _COPIES[key] = spec
+        if len(_COPIES) > SHARED_COPIES:
+            _COPIES.popitem(last=False)
+    return {"spec": known}

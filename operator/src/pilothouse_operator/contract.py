@@ -22,10 +22,11 @@ NEEDED_FIELDS: Mapping[str, tuple[str, ...]] = {
         "status.plan",
         "status.conditions",
         "status.run",
+        "status.supervision.barrier",
     ),
     "Workflow": ("spec.steps", "spec.limits", "spec.policy", "spec.supervisorRefs", "spec.suspend", "status"),
     "Agent": ("spec.limits", "spec.policy", "spec.tools", "spec.guardrails", "status"),
-    "Supervisor": ("spec.rules", "status"),
+    "Supervisor": ("spec.selector", "spec.enforcement", "spec.rules", "spec.judge", "status.ended"),
 }
 """Fields without which a run could not be limited, steered, fenced or reported on."""
 

@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pilothouse_kubernetes.client import KubernetesClient
-from pilothouse_operator.cache import Cache, Key
+from pilothouse_operator.cache import Cache, Key, key_of
+from pilothouse_operator.departed import Departed
 from pilothouse_operator.events import EventPoster
 from pilothouse_operator.finished import FinishedRuns
+from pilothouse_operator.judges import Judges
 from pilothouse_operator.metrics import Metrics
 from pilothouse_operator.plans import PlanStore
 from pilothouse_operator.queue import WorkQueue
-from pilothouse_operator.routing import route
+from pilothouse_operator.routing import COUNTED, route
 from pilothouse_operator.settings import OperatorSettings
 
 
@@ -33,13 +35,20 @@ class Desk:
     metrics: Metrics
     events: EventPoster
     plans: PlanStore
+    judges: Judges
     finished: FinishedRuns = field(default_factory=FinishedRuns)
+    departed: Departed = field(default_factory=Departed)
     now: Callable[[], datetime] = utc_now
 
     def notice(self, raw_object: Mapping[str, Any], is_deleted: bool) -> None:
         """Take an object that a watch or a request shows, and have everybody look whom it concerns."""
+        known = self.cache.get(key_of(raw_object)) if is_deleted else None
         if not self.cache.apply(raw_object, is_deleted):
             return
+        if known is not None and known["kind"] == "AgentRun":
+            # In the same moment in which it leaves the picture: a sum over the picture must miss nothing.
+            for supervisor in self.departed.add(known):
+                self.queue.add_after(Key("Supervisor", known["metadata"].get("namespace", ""), supervisor), COUNTED)
         for key, delay in route(raw_object, self.cache):
             if delay:
                 self.queue.add_after(key, delay)

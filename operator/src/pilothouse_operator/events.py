@@ -5,21 +5,29 @@ Posting is never waited for: an event that finds the queue full is dropped and c
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import structlog
 
 from pilothouse_api.names import FIELD_MANAGER_OPERATOR, short_hash
-from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, AgentRunStatus
+from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, AgentRunStatus, SupervisionAction
 from pilothouse_kubernetes.client import EVENTS, AlreadyExists, ApiError, KubernetesClient
-from pilothouse_operator.conditions import find_condition, format_time, is_true
+from pilothouse_operator.conditions import find_condition, format_time, is_true, parse_time
 from pilothouse_operator.metrics import Metrics
 from pilothouse_operator.status import LOST_SERVICES
+from pilothouse_operator.supervision import describe
 
 MAX_WAITING = 1000
+RETOLD = timedelta(minutes=10)
+"""How old an intervention may be for its Event to be posted by a process that has not seen it decided."""
+INTERVENTIONS: Mapping[str, tuple[Literal["Normal", "Warning"], str]] = {
+    "Pause": ("Warning", "SupervisorPaused"),
+    "Steer": ("Normal", "SupervisorSteered"),
+    "Abort": ("Warning", "SupervisorAborted"),
+}
 PARK_PHASES = frozenset({"Paused", "AwaitingApproval"})
 
 log = structlog.get_logger()
@@ -66,6 +74,24 @@ def _plan_phase_events(old: AgentRunStatus, new: AgentRunStatus, turn: int) -> I
         kind: Literal["Normal", "Warning"] = "Normal" if new.phase == "Succeeded" else "Warning"
         message = f"{new.exit.reason}: {new.exit.message}" if new.exit.message else new.exit.reason
         yield EventDraft(kind, str(new.phase), message, "end")
+
+
+def draft_intervention(action: SupervisionAction) -> EventDraft | None:
+    """Return the Event of an intervention, None for one that is not settled or that another one outweighed."""
+    once = f"{action.id}/{action.action}/{action.supervisor_uid}"
+    if action.state == "Done":
+        kind, reason = INTERVENTIONS[action.action]
+        return EventDraft(kind, reason, describe(action), once)
+    if action.state == "Superseded":
+        message = f"not done, another hand was first: {describe(action)}"
+        return EventDraft("Normal", "SupervisorSuperseded", message, once)
+    return None
+
+
+def recent_interventions(actions: Iterable[SupervisionAction], now: datetime) -> list[SupervisionAction]:
+    """Return what a process that has just started tells again: its forerunner may have died before it did."""
+    times = ((action, parse_time(action.time)) for action in actions if action.state != "Intended")
+    return [action for action, at in times if at is not None and now - at < RETOLD]
 
 
 def _turn(status: AgentRunStatus) -> int:

@@ -17,6 +17,8 @@ from pilothouse_operator.contract import check_contract, check_served
 from pilothouse_operator.desk import Desk
 from pilothouse_operator.events import EventPoster
 from pilothouse_operator.informer import SELECTORS, build_registry, build_settings
+from pilothouse_operator.judge_client import open_judge
+from pilothouse_operator.judges import Judges
 from pilothouse_operator.lease import Elector, LeaseTerms
 from pilothouse_operator.metrics import Metrics
 from pilothouse_operator.plans import PlanStore
@@ -54,14 +56,17 @@ class Host:
         watches = len(SELECTORS) * max(len(settings.watch_namespaces), 1)
         self._connection = Connection(credentials, self._metrics.tracing(), CONNECTION_LIMIT + watches)
         client = KubernetesClient(self._connection)
+        self._judge = open_judge(settings.judge_url, settings.judge_token_path)
+        queue: WorkQueue[Key] = WorkQueue()
         self._desk = Desk(
             client=client,
             cache=Cache(),
-            queue=WorkQueue(),
+            queue=queue,
             settings=settings,
             metrics=self._metrics,
             events=EventPoster(client, self._metrics),
             plans=PlanStore(client),
+            judges=Judges(self._judge, queue.add),
         )
         self._namespaces: list[str | None] = list(settings.watch_namespaces) or [None]
         self._reconcilers: Mapping[str, Reconciler] = build_reconcilers(self._desk)
@@ -88,6 +93,8 @@ class Host:
             return await self._stand_and_lead()
         finally:
             await server.stop()
+            if self._judge is not None:
+                await self._judge.close()
             await self._connection.close()
 
     async def _stand_and_lead(self) -> int:
@@ -119,6 +126,7 @@ class Host:
         others = [
             asyncio.create_task(self._desk.events.run(), name="events"),
             asyncio.create_task(self._repeat(self._sweep), name="sweep"),
+            asyncio.create_task(self._desk.judges.run(self._look_at_judged), name="judges"),
         ]
         stop_kopf = asyncio.Event()
         watching = asyncio.create_task(self._watch(stop_kopf), name="kopf")
@@ -133,6 +141,7 @@ class Host:
                 task.cancel()
             self._flags.is_watching.set()  # workers that still wait for the first listing must end too
             await self._drain(workers)
+            self._desk.judges.close()
             stop_kopf.set()
             await asyncio.wait({watching, *others}, timeout=STOP_SECONDS)
             stopping.cancel()
@@ -224,6 +233,13 @@ class Host:
             worker.cancel()
         if late:
             await asyncio.wait(late, timeout=STOP_SECONDS)
+
+    def _look_at_judged(self) -> None:
+        """Have everybody look who waits for what the platform's table of models says."""
+        cache = self._desk.cache
+        runs = [key for key in cache.keys("AgentRun") if "supervision" in (cache.get(key) or {}).get("status", {})]
+        for key in (*cache.keys("Supervisor"), *runs):
+            self._desk.queue.add(key)
 
     async def _sweep(self) -> None:
         if not self._flags.is_watching.is_set():

@@ -47,6 +47,8 @@ def _of_view(view: RunView, situation: Situation) -> list[datetime]:
     if view.seen.directive is not None and pending_directives(view):
         moments.append(view.seen.directive + DIRECTIVE_PATIENCE)
     since = (view.pod.started or view.pod.created) if view.pod is not None else None
+    if view.watch is not None:
+        moments += view.watch.moments(view.snapshot)
     deadline = abort_deadline(view, since)
     if deadline is not None:
         moments.append(deadline)

@@ -29,6 +29,11 @@ class Metrics:
         self.requests = counter("api_requests", "Requests to the API server.", ["method", "code"])
         self.request_seconds = histogram("api_request_seconds", "Time until the answer's head.", ["method"])
         self.events_dropped = counter("events_dropped", "Events that found the queue full.")
+        # Like those of runners: of what happens in a run. The rule's name stands in the Event and in the log; as a
+        # label each author of a Supervisor would add series.
+        agent = partial(Counter, namespace="pilothouse_agent", registry=self.registry)
+        self.supervisor_actions = agent("supervisor_actions", "What supervision did.", ["action", "source"])
+        self.judge_failures = agent("judge_failures", "Verdicts that were not given.", ["type"])
         self.last_contact_at = time.monotonic()
 
     def tracing(self) -> aiohttp.TraceConfig:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
+from pilothouse_api.v1alpha1 import Agent, AgentRun, Supervisor, Workflow
 from pilothouse_control.world import ConfigMap, Platform, Reference, References, needed_references
 from pilothouse_kubernetes.client import (
     AGENTS,
@@ -20,7 +20,7 @@ from pilothouse_kubernetes.client import (
 from pilothouse_operator.cache import Cache, Key
 
 _RESOURCES: dict[str, Resource] = {"Workflow": WORKFLOWS, "Agent": AGENTS, "ConfigMap": CONFIGMAPS}
-M = TypeVar("M", Workflow, Agent)
+M = TypeVar("M", Workflow, Agent, Supervisor)
 
 
 class Unreadable(Exception):
@@ -28,7 +28,11 @@ class Unreadable(Exception):
 
 
 async def gather_references(
-    start: Workflow | Agent | AgentRun, namespace: str, cache: Cache, client: KubernetesClient, platform: Platform
+    start: Workflow | Agent | AgentRun | Supervisor,
+    namespace: str,
+    cache: Cache,
+    client: KubernetesClient,
+    platform: Platform,
 ) -> References:
     """Return everything that an object needs, as far as it exists; raises Unreadable."""
     known = References(platform=platform)
@@ -62,12 +66,12 @@ def _with(known: References, reference: Reference, raw: Raw) -> References:
     return replace(known, config_maps={**known.config_maps, reference.name: ConfigMap.of_raw(raw)})
 
 
-_READ: OrderedDict[tuple[str, str], Workflow | Agent] = OrderedDict()
+_READ: OrderedDict[tuple[str, str], Workflow | Agent | Supervisor] = OrderedDict()
 REMEMBERED_OBJECTS = 1024
 
 
 def read_object(kind: type[M], raw: Raw) -> M:
-    """Return a Workflow or an Agent of its raw form; raises Unreadable. A version is parsed once."""
+    """Return an object of its raw form; raises Unreadable. A version is parsed once."""
     version = (raw["metadata"].get("uid", ""), raw["metadata"].get("resourceVersion", ""))
     known = _READ.get(version)
     if isinstance(known, kind):

@@ -10,6 +10,8 @@ from pilothouse_operator.sessions import waiting_for
 SOON = 0.0
 SETTLED = 1.0
 """Seconds until summaries (counts, usedBy) are renewed: more of the same usually follows."""
+COUNTED = 3.0
+"""Seconds until a Supervisor's counters are written: one write for each action would not scale."""
 
 Wish = tuple[Key, float]
 
@@ -33,15 +35,24 @@ def route(raw_object: Mapping[str, Any], cache: Cache) -> Iterator[Wish]:
         for waiting in waiting_for(raw_object, cache):
             yield waiting, SOON
         return
+    if key.kind == "Supervisor":
+        yield from _watched(raw_object, key, cache)
     if key.kind != "ConfigMap":
         yield key, SOON
     yield from _dependents(key, cache)
 
 
+def _watched(raw_supervisor: Mapping[str, Any], key: Key, cache: Cache) -> Iterator[Wish]:
+    """Yield the runs that a supervisor watches, or may watch from now on: what it selects is decided there."""
+    uid, selects = raw_supervisor["metadata"].get("uid", ""), "selector" in raw_supervisor.get("spec", {})
+    for run in cache.keys("AgentRun", key.namespace):
+        status = (cache.get(run) or {}).get("status", {})
+        if "plan" in status and (selects or uid in (status.get("supervision") or {}).get("supervisors", {})):
+            yield run, SOON
+
+
 def _dependents(key: Key, cache: Cache) -> Iterator[Wish]:
-    if key.kind == "Supervisor":
-        return
-    for kind in ("Workflow", "Agent"):
+    for kind in ("Workflow",) if key.kind == "Supervisor" else ("Workflow", "Agent"):
         for other in cache.keys(kind, key.namespace):
             if other != key:
                 yield other, SETTLED

@@ -16,6 +16,7 @@ from pilothouse_control.children import ended_calls
 from pilothouse_operator.conditions import find_condition, is_true, parse_time
 from pilothouse_operator.failures import Failure
 from pilothouse_operator.pods import PodView
+from pilothouse_operator.supervision import BARRIER, Watch
 
 MISSING_GRACE = timedelta(seconds=60)
 """How long something may be missing (apply order) before a person must act."""
@@ -93,6 +94,8 @@ class RunView:
     open_children: tuple[str, ...] = ()
     session_holder: str | None = None
     """The run that this one waits for, because both are of one session."""
+    watch: Watch | None = None
+    """What is to be done about its supervision; None where nobody watches it, or where that was not looked at."""
 
     @property
     def attempt(self) -> int:
@@ -412,6 +415,8 @@ def _classify_running(view: RunView, pod: PodView) -> Live | Parked:
     if snapshot is None or snapshot.parked is None or snapshot.attempt != view.attempt:
         return Live(removal)
     parked = snapshot.parked
+    if parked.reason == BARRIER and not (view.watch is not None and view.watch.holds(snapshot, parked, view.now)):
+        return Live(removal)
     if parked.released and pod.deletion is None and view.seen.exit and view.now - view.seen.exit > EXIT_GRACE:
         removal = f"the runner has let go of the run and did not end within {EXIT_GRACE.seconds} s"
     return Parked(parked.reason, parked.turn, is_held=True, wake=parse_time(parked.wake), removal=removal)

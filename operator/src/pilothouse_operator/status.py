@@ -36,6 +36,8 @@ from pilothouse_operator.situation import (
     Situation,
     Starting,
 )
+from pilothouse_operator.supervision import BARRIER, describe_wait, draft_judge_ready, draft_supervised
+from pilothouse_operator.supervision import to_raw as record_to_raw
 
 MAX_RESULT_BYTES = 8192
 DIRECTIVE_PATIENCE = timedelta(seconds=2)
@@ -75,6 +77,8 @@ def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dic
     }
     if view.plan is not None:
         status["plan"] = view.plan.to_raw()
+    if view.watch is not None:
+        status["supervision"] = record_to_raw(view.watch.record)
     if view.children:
         status["children"] = [report.to_raw() for report in view.children]
     return status | _render_attempt(scene, old) | _render_end(scene, old)
@@ -193,7 +197,12 @@ def _draft_ready_parked(scene: Scene, parked: Parked) -> Draft:
         return Draft("Ready", "False", "Starting", f"goes on after {parked.reason} at turn {parked.turn}")
     if parked.reason in LOST_SERVICES:
         return Draft("Ready", "False", parked.reason, _outage(scene, parked))
-    return Draft("Ready", "True", parked.reason, _park_message(parked))
+    return Draft("Ready", "True", parked.reason, f"{_park_message(parked)}{_wait(scene, parked)}")
+
+
+def _wait(scene: Scene, parked: Parked) -> str:
+    watch = scene.view.watch
+    return f" {describe_wait(watch.record)}" if parked.reason == BARRIER and watch is not None else ""
 
 
 def _draft_ready_lost(scene: Scene) -> Draft:
@@ -307,6 +316,16 @@ def draft_journal_lost(scene: Scene) -> Draft | None:
 def draft_store_lost(scene: Scene) -> Draft | None:
     """StoreLost: the runner cannot reach what it keeps elsewhere, such as sessions."""
     return _draft_outage(scene, "StoreLost")
+
+
+def draft_run_supervised(scene: Scene) -> Draft | None:
+    """Supervised: who watches the run, and what was done last."""
+    return draft_supervised(scene.view.watch, scene.view.run.status.conditions)
+
+
+def draft_run_judge_ready(scene: Scene) -> Draft | None:
+    """JudgeReady: the judges that watch the run answer."""
+    return draft_judge_ready(scene.view.watch, scene.view.run.status.conditions)
 
 
 def draft_paused(scene: Scene) -> Draft | None:
@@ -432,6 +451,8 @@ CONDITIONS: tuple[Callable[[Scene], Draft | None], ...] = (
     draft_reconciling,
     draft_stalled,
     draft_started,
+    draft_run_supervised,
+    draft_run_judge_ready,
     draft_paused,
     draft_awaiting_approval,
     draft_control_lost,

@@ -108,4 +108,4 @@ def test_an_object_concerns_itself_its_owner_and_those_who_refer_to_it() -> None
     assert keys(waiting) == {run, flow}
     assert keys(obj("Agent", "a")) == {agent, flow, run}
     assert keys(obj("ConfigMap", "c")) == {agent, flow, run}
-    assert keys(obj("Supervisor", "s")) == {Key("Supervisor", "ns", "s")}
+    assert keys(obj("Supervisor", "s")) == {Key("Supervisor", "ns", "s"), flow, run}

@@ -534,6 +534,8 @@ class JudgeRecord(StatusModel):
     """Tokens of the run's verdicts, against `judge.tokenBudget`."""
     last_error: Line | None = None
     """The newest failure."""
+    is_failing: bool = False
+    """Whether the newest verdict was not given."""
 
 
 class SupervisorRecord(StatusModel):

@@ -1,8 +1,9 @@
 """AgentRuns: gather, classify, decide, write status, act on pods."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 import structlog
 from pydantic import ValidationError
@@ -41,6 +42,7 @@ from pilothouse_operator.looks import next_look
 from pilothouse_operator.plans import NoPlan, StoredPlan
 from pilothouse_operator.pods import PodView, read_pod
 from pilothouse_operator.reconcile.children import Children, find_lineage
+from pilothouse_operator.reconcile.supervision import Supervision
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, explain, gather_references
 from pilothouse_operator.routing import SETTLED
@@ -114,6 +116,7 @@ class RunReconciler:
         """Uid of the run that was let begin last, by namespace and session."""
         self._pods = desk.settings.pods()
         self._children = Children(desk)
+        self._supervision = Supervision(desk)
 
     async def reconcile(self, key: Key) -> float | None:
         """Look at one run, again at once where a step of its own leads to the next; return when to look again."""
@@ -129,6 +132,7 @@ class RunReconciler:
             forgotten = self._memory.pop(key, None)
             if forgotten is not None:
                 self._children.forget(forgotten.uid)
+            self._supervision.forget(key)
             return None
         run = read_run(raw)
         if is_true(run.status.conditions, "Finished"):
@@ -139,12 +143,13 @@ class RunReconciler:
             if isinstance(before, Ended) and not await self._is_ended_as_seen(view):
                 return AT_ONCE  # its children would be aborted for an end that is none
             view = await self._children.tend(view, stored, before)
+        view = await self._supervision.look(key, raw, view, stored)
         situation = after_children(view, classify(view))
         plan = plan_attempt(view, situation)
         if self._needs_proof(view, situation, plan) and not await self._is_pod_as_seen(view):
             return AT_ONCE
         raw = await self._report(key, raw, view, situation, plan)
-        if raw is None:
+        if raw is None or await self._supervision.act(key, raw, view):
             return AT_ONCE
         return await self._act(view, stored, situation, plan)
 
@@ -213,7 +218,10 @@ class RunReconciler:
         if isinstance(lineage, NotResolved):
             return lineage
         plan = resolve_plan(run, known, lineage)
-        return plan if isinstance(plan, NotResolved) else await self._desk.plans.store(plan)
+        if isinstance(plan, NotResolved):
+            return plan
+        problem = await self._supervision.find_problem(raw, run, plan)
+        return problem if problem is not None else await self._desk.plans.store(plan)
 
     def _terms(self, stored: StoredPlan | None) -> Terms:
         settings = self._desk.settings
@@ -278,6 +286,8 @@ class RunReconciler:
     async def _report(self, key: Key, raw: Raw, view: RunView, situation: Situation, plan: AttemptPlan) -> Raw | None:
         """Write status where it differs; None when the object has changed and must be looked at again."""
         old, new = operator_part(view.run.status), render_status(view, situation, plan)
+        if view.watch is not None and view.watch.is_put_off and _but_supervision(old) == _but_supervision(new):
+            return raw
         written = await write_status(self._desk, AGENTRUNS, key, raw, old, new)
         if written is not None and written is not raw:
             self._tell(written, view.run.status, read_run(written).status, plan, situation)
@@ -393,13 +403,18 @@ class RunReconciler:
         for waiting in waiting_for(raw, self._desk.cache):
             self._desk.queue.add(waiting)
         self._touch_workflow(raw)
-        if names.LABEL_FINISHED not in run.metadata.labels:
+        self._supervision.forget(key)
+        if names.LABEL_FINISHED not in run.metadata.labels and self._supervision.is_counted(key, raw):
             patch = {"metadata": {"uid": uid, "labels": {names.LABEL_FINISHED: record.phase}}}
             try:
                 self._desk.cache.apply(await self._desk.client.merge_patch(AGENTRUNS, key.namespace, key.name, patch))
             except NotFound:
                 self._desk.notice(raw, True)
         return None
+
+
+def _but_supervision(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in status.items() if name != "supervision"}
 
 
 def read_run(raw: Raw) -> AgentRun:
