@@ -16,7 +16,7 @@ GRACE = timedelta(seconds=60)
 """How long a reference may be missing before a person must look: manifests are applied in any order."""
 
 MAX_WARNINGS = 32
-_ELSEWHERE = frozenset({"TextElsewhere", "AgentElsewhere", "DelegateTargetElsewhere"})
+_ELSEWHERE = frozenset({"TextElsewhere", "AgentElsewhere", "DelegateTargetElsewhere", "SupervisorElsewhere"})
 """Warnings about objects that were not given; here they do not exist, and the conditions say so."""
 
 Truth = Literal["True", "False", "Unknown"]

@@ -1,6 +1,6 @@
 """What decisions are made from: the objects that refer to each other, and what the platform sets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -70,11 +70,15 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The objects that are there, by name; one that is not among them does not exist (yet)."""
+    """The objects that are there, by name; one that is not among them does not exist (yet).
+
+    `supervisors` are their names, None where nobody has looked: they are bound to runs and stand in no plan.
+    """
 
     workflows: Mapping[str, Workflow] = field(default_factory=dict)
     agents: Mapping[str, Agent] = field(default_factory=dict)
     config_maps: Mapping[str, ConfigMap] = field(default_factory=dict)
+    supervisors: Collection[str] | None = None
     platform: Platform = Platform()
 
 

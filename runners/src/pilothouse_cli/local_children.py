@@ -69,7 +69,7 @@ def read_manifests(folder: RunFolder, platform: Platform) -> References:
             {name: Workflow.model_validate(it) for name, it in raw["workflows"].items()},
             {name: Agent.model_validate(it) for name, it in raw["agents"].items()},
             {name: ConfigMap(name, it["data"], it["artifact"]) for name, it in raw["configMaps"].items()},
-            platform,
+            platform=platform,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError):
         return References(platform=platform)

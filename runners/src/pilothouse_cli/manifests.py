@@ -215,7 +215,7 @@ class Manifests:
 
     def references(self, platform: Platform) -> References:
         """Return them as plans are resolved from them."""
-        return References(self.workflows, self.agents, self.config_maps, platform)
+        return References(self.workflows, self.agents, self.config_maps, platform=platform)
 
     def template(self, workflow: str | None) -> AgentRun:
         """Return the run that a person means: of the named Workflow or Agent, else of the only one there is."""

@@ -1,10 +1,10 @@
-"""Which module honours which field of Agent, Workflow and AgentRun; what is not here is refused by validation."""
+"""Which module honours which field of Agent, Workflow, Supervisor and AgentRun."""
 
 from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 
-from pilothouse_api.v1alpha1 import agent, agentrun, common, steps, workflow
+from pilothouse_api.v1alpha1 import agent, agentrun, common, steps, supervisor, workflow
 
 _ENDPOINT = {
     "pilothouse_runner.adapters.models.openai": "apiBase apiKeySecretRef temperature timeoutSeconds name",
@@ -80,6 +80,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
         "pilothouse_operator.reconcile.workflows": "history",
         "pilothouse_engine.decide": "maxStepVisits",
         "pilothouse_engine.hooks.firings": "hooks",
+        "pilothouse_control.validation.supervisors": "supervisorRefs",
     },
     workflow.InputSpec: {"pilothouse_control.inputs": "schema defaults"},
     workflow.Step: {
@@ -141,6 +142,30 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     steps.Delegate: {
         "pilothouse_engine.children": "agentRef workflowRef input",
     },
+    supervisor.SupervisorSpec: {
+        "pilothouse_control.supervision.bindings": "selector",
+        "pilothouse_control.supervision.planning": "enforcement onBarrierTimeout barrierTimeoutSeconds",
+        "pilothouse_control.supervision.findings": "rules onViolation",
+        "pilothouse_control.supervision.acting": "steerMessage",
+        "pilothouse_control.supervision.cadence": "judge",
+    },
+    supervisor.SupervisorRule: {
+        "pilothouse_control.supervision.findings": "name then",
+        "pilothouse_control.supervision.rules.registry": "when toolRepeated budgetFraction iterationReached "
+        "identicalCallRepeated noProgressFor expression",
+    },
+    supervisor.ToolRepeated: {"pilothouse_control.supervision.rules.tool_repeated": "tool count"},
+    supervisor.BudgetFraction: {"pilothouse_control.supervision.rules.budget_fraction": "percent"},
+    supervisor.IterationReached: {"pilothouse_control.supervision.rules.iteration_reached": "count"},
+    supervisor.IdenticalCallRepeated: {"pilothouse_control.supervision.rules.identical_call_repeated": "count"},
+    supervisor.NoProgressFor: {"pilothouse_control.supervision.rules.no_progress_for": "seconds"},
+    supervisor.ExpressionRule: {"pilothouse_control.supervision.rules.expression": "cel"},
+    supervisor.Judge: {
+        "pilothouse_control.supervision.cadence": "model everyNIterations timeoutSeconds onError tokenBudget",
+        "pilothouse_control.texts": "criteria",
+    },
+    supervisor.LabelSelector: {"pilothouse_control.supervision.selectors": "matchLabels matchExpressions"},
+    supervisor.LabelRequirement: {"pilothouse_control.supervision.selectors": "key operator values"},
     steps.Response: {"pilothouse_engine.steps.response": "mapping"},
 }
 

@@ -8,7 +8,9 @@ import pytest
 from pilothouse_control.findings import Finding
 from pilothouse_control.validation import Sources, as_document, validate
 from pilothouse_control.validation.registry import CHECKS
+from pilothouse_control.world import References
 from unit.control.manifests import (
+    ROUTES,
     Raw,
     a_call,
     a_config_map,
@@ -47,7 +49,8 @@ class Row:
 
 
 def findings_of(objects: list[Raw], is_complete: bool = False, **options: Any) -> list[Finding]:
-    sources = Sources([as_document(raw) for raw in objects], is_complete=is_complete)
+    known = References(supervisors=())
+    sources = Sources([as_document(raw) for raw in objects], known, is_complete=is_complete)
     return validate(sources, **{"durable_journal": True, **options})
 
 
@@ -128,12 +131,25 @@ CALLS_ONE = {"id": "page", "kind": "APICall", "toolOnly": True, "apiCall": {"url
 PRICE = {"inputPerMillionUSD": "1", "outputPerMillionUSD": "2"}
 COST = {"costBudgetUSD": "0.50"}
 POLICY = {"name": "p", "at": "ToolCall", "verdict": "Deny"}
+OFTEN = {"name": "often", "when": "ToolRepeated"}
+WATCHED = a_workflow(supervisorRefs=[{"name": "careful"}])
+
+
+def watched_by(rule: Raw) -> Raw:
+    return a_supervisor(rules=[rule])
+
+
+def an_allowing_workflow(*allow: str) -> Raw:
+    agent = with_mcp(an_mcp_server(), allow=list(allow))["spec"]
+    step = {"id": "work", "kind": "Agent", "agent": agent, "routes": ROUTES}
+    return a_workflow(step, supervisorRefs=[{"name": "careful"}])
+
+
 NO_BOUND = {"name": "scripted", "script": {"inline": "turns: []"}}
 FALLBACK = {"name": "openai/small", "apiBase": "http://llm:4000/v1"}
 
 ROWS = [
     # ---- of any spec
-    Row("NotSupportedYet", [a_supervisor()], [an_agent()], "kind", "kind Supervisor"),
     Row(
         "BackgroundWithoutAgent",
         [an_agent(tools=[a_tool(background=True)])],
@@ -1088,6 +1104,69 @@ ROWS = [
         [a_supervisor(judge={"model": "small", "criteria": {"inline": "x"}, "onError": "Pause"})],
         [a_supervisor(judge={"model": "small", "criteria": {"inline": "x"}, "onError": "Pause"}, enforcement="Sync")],
         "spec.judge.onError",
+    ),
+    Row(
+        "BarrierWithoutSync",
+        [a_supervisor(onBarrierTimeout="Abort")],
+        [a_supervisor(onBarrierTimeout="Abort", enforcement="Sync")],
+        "spec.onBarrierTimeout",
+        "enforcement is Async",
+    ),
+    Row(
+        "RuleRepeated",
+        [a_supervisor(rules=[OFTEN, {"name": "again", "when": "ToolRepeated", "then": "Abort"}])],
+        [a_supervisor(rules=[OFTEN, {"name": "again", "when": "ToolRepeated", "toolRepeated": {"count": 5}}])],
+        "spec.rules[1]",
+        "fires whenever the rule often does",
+    ),
+    Row(
+        "RuleToolUnknown",
+        [watched_by(OFTEN | {"toolRepeated": {"tool": "look"}}), WATCHED],
+        [watched_by(OFTEN | {"toolRepeated": {"tool": "lookup"}}), WATCHED],
+        "spec.rules[0].toolRepeated.tool",
+        "did you mean lookup?",
+    ),
+    Row(
+        "RuleToolUnknown",
+        [watched_by(OFTEN | {"toolRepeated": {"tool": "gh__push"}}), an_allowing_workflow("pull")],
+        [watched_by(OFTEN | {"toolRepeated": {"tool": "gh__pull"}}), an_allowing_workflow("pull")],
+        "spec.rules[0].toolRepeated.tool",
+        "gh__pull",
+    ),
+    Row(
+        "RuleToolUnknown",
+        [watched_by(OFTEN | {"toolRepeated": {"tool": "gh__pull"}}), an_allowing_workflow("*")],
+        [watched_by(OFTEN | {"toolRepeated": {"tool": "github"}}), an_allowing_workflow("*")],
+        "spec.rules[0].toolRepeated.tool",
+    ),
+    Row(
+        "RuleUnreachable",
+        [watched_by({"name": "late", "when": "IterationReached", "iterationReached": {"count": 9}}), WATCHED],
+        [watched_by({"name": "late", "when": "IterationReached", "iterationReached": {"count": 8}}), WATCHED],
+        "spec.rules[0].iterationReached.count",
+        "more than 8 iterations",
+    ),
+    Row(
+        "RuleUnreachable",
+        [watched_by({"name": "dear", "when": "BudgetFraction"}), WATCHED],
+        [watched_by({"name": "dear", "when": "BudgetFraction"}), a_workflow(limits={"tokenBudget": 9000})],
+        "spec.rules[0]",
+        "never fires",
+    ),
+    Row("WatchesNothing", [a_supervisor()], [a_supervisor(selector={})], "spec.selector", is_complete=True),
+    Row(
+        "SupervisorNotFound",
+        [a_workflow(supervisorRefs=[{"name": "carefull"}]), a_supervisor()],
+        [a_workflow(supervisorRefs=[{"name": "careful"}]), a_supervisor()],
+        "spec.supervisorRefs[0].name",
+        "did you mean careful?",
+        is_complete=True,
+    ),
+    Row(
+        "SupervisorElsewhere",
+        [a_workflow(supervisorRefs=[{"name": "careful"}])],
+        [a_workflow(supervisorRefs=[{"name": "careful"}]), a_supervisor()],
+        "spec.supervisorRefs[0].name",
     ),
 ]
 

@@ -69,14 +69,6 @@ def named(want: Truths) -> dict[str, str]:
             "spec.steering: the artifact tone is of type skill",
         ),
         (
-            a_workflow(ref_step("helper"), supervisorRefs=[{"name": "careful"}]),
-            [an_agent()],
-            None,
-            INVALID,
-            "NotSupportedYet",
-            "spec.supervisorRefs: not supported yet: supervisorRefs",
-        ),
-        (
             a_workflow(ref_step("helper")),
             [an_agent(tools=[a_tool(description=None)])],
             None,
@@ -93,12 +85,12 @@ def named(want: Truths) -> dict[str, str]:
             "Agent helper may end with done",
         ),
         (
-            a_workflow(ref_step("helper"), ref_step("other", "more"), supervisorRefs=[{"name": "careful"}]),
+            a_workflow(ref_step("helper"), ref_step("other", "more"), input={"defaults": {"_x": 1}}),
             [an_agent()],
             None,
             ("False", "False", "True", "False"),
-            "NotSupportedYet",
-            "supervisorRefs",
+            "ReservedKey",
+            "spec.input.defaults._x",
         ),
     ],
 )

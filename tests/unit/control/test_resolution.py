@@ -355,14 +355,6 @@ REFUSED: list[tuple[str, Raw, list[Raw], str, str, bool]] = [
         True,
     ),
     (
-        "not supported",
-        a_run(),
-        [a_workflow(supervisorRefs=[{"name": "careful"}])],
-        "InvalidPlan",
-        "not supported yet: supervisorRefs",
-        False,
-    ),
-    (
         "an agent that validation refuses",
         a_run(),
         [HELPER, an_agent(tools=[a_tool(description=None)])],

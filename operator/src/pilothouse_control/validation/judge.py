@@ -84,10 +84,13 @@ def _parse(document: Document) -> tuple[Known | None, list[Finding]]:
 
 def _scene(sources: Sources, objects: Sequence[Known], durable_journal: bool, known_price: KnownPrice) -> Scene:
     config_maps = [ConfigMap.of_raw(document.raw) for document in sources.documents if document.kind == "ConfigMap"]
+    supervisors = [obj.metadata.name for obj in objects if isinstance(obj, Supervisor)]
     return Scene(
         workflows={**sources.known.workflows, **_named(obj for obj in objects if isinstance(obj, Workflow))},
         agents={**sources.known.agents, **_named(obj for obj in objects if isinstance(obj, Agent))},
         config_maps={**sources.known.config_maps, **{config_map.name: config_map for config_map in config_maps}},
+        supervisors={*(sources.known.supervisors or ()), *supervisors},
+        knows_supervisors=sources.known.supervisors is not None,
         is_complete=sources.is_complete,
         durable_journal=durable_journal,
         known_price=known_price,

@@ -20,12 +20,10 @@ from pilothouse_control.validation.resources import RESOURCE_CHECKS, RESOURCE_TO
 from pilothouse_control.validation.runs import RUN_CHECKS
 from pilothouse_control.validation.scene import Check
 from pilothouse_control.validation.specs import SPEC_CHECKS
-from pilothouse_control.validation.supervisors import SUPERVISOR_CHECKS
-from pilothouse_control.validation.unsupported import NOT_SUPPORTED
+from pilothouse_control.validation.supervisors import SUPERVISOR_CHECKS, SUPERVISOR_REF_CHECKS
 from pilothouse_control.validation.workflows import WORKFLOW_CHECKS
 
 CHECKS_OF_SPECS = (
-    NOT_SUPPORTED,
     *SPEC_CHECKS,
     *MCP_SPEC_CHECKS,
     *GUARDRAIL_CHECKS,
@@ -42,6 +40,7 @@ CHECKS_OF_WORKFLOWS = (
     *POD_CHECKS,
     *RESOURCE_TOOL_CHECKS,
     *CHILD_WORKFLOW_CHECKS,
+    *SUPERVISOR_REF_CHECKS,
 )
 CHECKS_OF_RUNS = (*RUN_CHECKS, *CHILD_RUN_CHECKS)
 CHECKS_OF_SUPERVISORS = SUPERVISOR_CHECKS

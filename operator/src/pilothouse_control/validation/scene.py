@@ -1,6 +1,6 @@
 """What checks are given, and the row of the table that each of them is."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -27,12 +27,15 @@ class Scene:
     """Everything that is there besides the object that is judged.
 
     `refused` are kind and name of objects that were given but are none by their shape: their own findings say so.
+    `supervisors` are names; `knows_supervisors` tells whether there are no others.
     """
 
     workflows: Mapping[str, Workflow] = field(default_factory=dict)
     agents: Mapping[str, Agent] = field(default_factory=dict)
     refused: frozenset[tuple[str, str]] = frozenset()
     config_maps: Mapping[str, ConfigMap] = field(default_factory=dict)
+    supervisors: Collection[str] = ()
+    knows_supervisors: bool = False
     is_complete: bool = False
     durable_journal: bool = False
     known_price: KnownPrice = has_stated_price

@@ -25,6 +25,7 @@ from pilothouse_api.v1alpha1.steps import (
 from pilothouse_api.v1alpha1.supervisor import ExpressionRule
 from pilothouse_api.v1alpha1.workflow import InputSpec, Step
 from pilothouse_control.findings import FieldPath
+from pilothouse_control.supervision.rules.language import compile_rule
 from pilothouse_control.texts import MissingText, TextSite, resolve_text, text_sites, wrong_type
 from pilothouse_control.tree import walk
 from pilothouse_control.validation.scene import Check, Problem, Scene, SpecSubject
@@ -218,10 +219,8 @@ def judge_policy_expressions(scene: Scene, subject: SpecSubject) -> Iterator[Pro
 
 
 def judge_supervisor_expressions(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:
-    """A supervisor expression that does not compile."""
-    yield from _expressions(
-        subject, ExpressionRule, lambda text: compile_expression(text, ("run",)), lambda node: node.cel
-    )
+    """A supervisor expression that does not compile, or uses more of CEL than a rule may."""
+    yield from _expressions(subject, ExpressionRule, compile_rule, lambda node: node.cel)
 
 
 def judge_router_expressions(scene: Scene, subject: SpecSubject) -> Iterator[Problem]:

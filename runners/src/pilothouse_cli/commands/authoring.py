@@ -19,7 +19,7 @@ from pilothouse_cli.terminal import print_data, say, show
 from pilothouse_control.directives import is_finished
 from pilothouse_control.documents import Document
 from pilothouse_control.validation import Sources, validate
-from pilothouse_control.world import has_stated_price
+from pilothouse_control.world import References, has_stated_price
 from pilothouse_runner.adapters.models.price_table import price
 
 GRAPH_FORMS = {"text": as_text, "mermaid": as_mermaid, "svg": as_svg}
@@ -27,7 +27,8 @@ GRAPH_FORMS = {"text": as_text, "mermaid": as_mermaid, "svg": as_svg}
 
 def check_manifests(documents: Sequence[Document]) -> None:
     """Tell warnings, and refuse manifests with errors."""
-    findings = validate(Sources(documents, is_complete=True), durable_journal=True, known_price=is_price_known)
+    sources = Sources(documents, References(supervisors=()), is_complete=True)
+    findings = validate(sources, durable_journal=True, known_price=is_price_known)
     if findings:
         say(findings_view(findings))
     errors = [finding for finding in findings if finding.is_error]

@@ -1,8 +1,9 @@
 """Expression: what an author says in CEL over the Observation."""
 
-from pilothouse_api.expressions import ExpressionError, compile_expression
+from pilothouse_api.expressions import ExpressionError
 from pilothouse_api.observation import Observation
 from pilothouse_api.v1alpha1.supervisor import ExpressionRule
+from pilothouse_control.supervision.rules.language import compile_rule
 from pilothouse_control.supervision.rules.verdict import Verdict
 
 
@@ -13,7 +14,7 @@ class RuleFailed(Exception):
 def evaluate(observation: Observation, params: ExpressionRule) -> Verdict | None:
     """Fire where the expression is true; raises RuleFailed where it cannot be evaluated or gives no truth value."""
     try:
-        value = compile_expression(params.cel, ("run",)).evaluate({"run": observation.model_dump(by_alias=True)})
+        value = compile_rule(params.cel).evaluate(observation)
     except ExpressionError as error:
         raise RuleFailed(str(error)) from None
     if not isinstance(value, bool):
