@@ -40,6 +40,29 @@ app.kubernetes.io/component: operator
   resources: [events]
   verbs: [create, patch]
 {{- end }}
+{{- define "pilothouse.apiName" -}}
+{{ .Release.Name }}-api
+{{- end }}
+{{- define "pilothouse.apiSelector" -}}
+app.kubernetes.io/name: pilothouse
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: api
+{{- end }}
+{{- /* What the operator API may do where runs live. What its callers may is asked for each of them. */ -}}
+{{- define "pilothouse.apiRules" -}}
+- apiGroups: [pilothouse.dev]
+  resources: [agentruns]
+  verbs: [get, list, watch, patch, approve, limit]
+{{- end }}
+{{- /* How it asks who calls, and what they may. */ -}}
+{{- define "pilothouse.apiReviewRules" -}}
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end }}
 {{- /* What a runner's token may do: read runs, and (walled in by the admission policies) report its own. */ -}}
 {{- define "pilothouse.runnerRules" -}}
 - apiGroups: [pilothouse.dev]

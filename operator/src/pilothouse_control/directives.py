@@ -3,7 +3,7 @@
 Everybody who steers goes through here: the command line, the operator API, the mirror of a fleet, supervision.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,27 @@ def approval_directive(call_id: str, decision: Mapping[str, Any]) -> Directive:
 
     title = f"{'approval' if asked.decision == 'Approve' else 'denial'} of {call_id}"
     return Directive(title, {"control": {"approvals": {call_id: dict(decision)}}}, answer)
+
+
+class WrongEdit(Exception):
+    """Changes to arguments that a merge-patch of the run cannot carry."""
+
+
+def argument_edit(changes: Mapping[str, Any], remove: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of a decision that change the arguments of a call. Raises WrongEdit.
+
+    The patch of the run is a merge-patch as well and would drop a null: a null becomes an entry of `remove`, and one
+    within an argument cannot be said.
+    """
+    gone = [*remove, *(name for name, value in changes.items() if value is None and name not in remove)]
+    kept = {name: value for name, value in changes.items() if value is not None}
+    if _holds_null(kept):
+        raise WrongEdit("a null within an argument cannot take a key away")
+    return ({"arguments": kept} if kept else {}) | ({"remove": gone} if gone else {})
+
+
+def _holds_null(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and any(_holds_null(item) for item in value.values()))
 
 
 def limits_directive(limits: Mapping[str, Any]) -> Directive:

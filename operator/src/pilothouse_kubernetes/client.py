@@ -16,6 +16,10 @@ from pilothouse_kubernetes.connection import Connection
 Raw = dict[str, Any]
 REQUEST_TIMEOUT_SECONDS = 30.0
 PAGE_SIZE = 250
+WATCH_SILENCE_SECONDS = 150.0
+"""How long a watch may say nothing: the API server sends a bookmark about every minute."""
+LONGEST_EVENT_BYTES = 8 * 1024 * 1024
+"""Longest line of a watch: objects have 3 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,25 @@ SUPERVISORS = Resource(_OWN, "supervisors", "Supervisor")
 PODS = Resource("api/v1", "pods", "Pod")
 CONFIGMAPS = Resource("api/v1", "configmaps", "ConfigMap")
 EVENTS = Resource("api/v1", "events", "Event")
+TOKEN_REVIEWS = Resource("apis/authentication.k8s.io/v1", "tokenreviews", "TokenReview")
+SUBJECT_ACCESS_REVIEWS = Resource("apis/authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases", "Lease")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list; `version` is that of the whole list, from which a watch goes on."""
+
+    items: list[Raw]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """What a watch tells: `type` is ADDED, MODIFIED, DELETED or BOOKMARK (of which only the version counts)."""
+
+    type: str
+    raw: Raw
 
 
 class ApiError(Exception):
@@ -133,6 +155,19 @@ class KubernetesClient:
         field_selector: str = "",
     ) -> AsyncIterator[list[Raw]]:
         """Yield the objects page by page; raises Gone when the listing took too long for the server's history."""
+        async for page in self.pages(resource, namespace, label_selector, metadata_only, limit, field_selector):
+            yield page.items
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        label_selector: str = "",
+        metadata_only: bool = False,
+        limit: int = PAGE_SIZE,
+        field_selector: str = "",
+    ) -> AsyncIterator[Page]:
+        """Yield as `list_pages` does, with the version of the list."""
         accept = "application/json"
         if metadata_only:
             accept = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{accept}"
@@ -141,11 +176,37 @@ class KubernetesClient:
             page = await self._request("GET", _path(resource, namespace), query=query, headers={"Accept": accept})
             # Items of a list carry neither kind nor apiVersion; an empty list of metadata is null.
             items = page.get("items") or ()
-            yield [{**item, "kind": resource.kind, "apiVersion": resource.api_version} for item in items]
+            named = [{**item, "kind": resource.kind, "apiVersion": resource.api_version} for item in items]
+            yield Page(named, page["metadata"].get("resourceVersion", ""))
             token = page["metadata"].get("continue")
             if not token:
                 return
             query["continue"] = token
+
+    async def watch(
+        self, resource: Resource, namespace: str | None, version: str, seconds: int
+    ) -> AsyncIterator[WatchEvent]:
+        """Yield what happens after a version, until the server ends the watch, after `seconds` at the latest.
+
+        Raises Gone where the server's history does not reach back so far, and Unavailable for a connection that breaks
+        or falls silent.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(seconds),
+        }
+        url = f"{self._connection.credentials.server}/{_path(resource, namespace)}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=WATCH_SILENCE_SECONDS)
+        try:
+            async with self._connection.session().get(url, params=query, timeout=timeout) as response:
+                if response.status >= 400:
+                    raise to_error(response.status, await response.text(), response.headers.get("Retry-After"))
+                async for line in _lines(response.content):
+                    yield _read_event(line)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise Unavailable(0, f"watch {resource.plural}: {type(error).__name__}: {error}") from error
 
     async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
         """Create an object (without a namespace: a cluster-wide one); raises AlreadyExists."""
@@ -225,6 +286,29 @@ class KubernetesClient:
                 return answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(0, f"{method} {path}: {type(error).__name__}: {error}") from error
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield lines of any length up to the bound; aiohttp's own reader knows a much lower one."""
+    pieces: list[bytes] = []
+    size = 0
+    async for chunk in content.iter_any():
+        first, *rest = chunk.split(b"\n")
+        pieces.append(first)
+        size += len(first)
+        for piece in rest:
+            yield b"".join(pieces)
+            pieces, size = [piece], len(piece)
+        if size > LONGEST_EVENT_BYTES:
+            raise ValueError(f"a line of more than {LONGEST_EVENT_BYTES} bytes")
+
+
+def _read_event(line: bytes) -> WatchEvent:
+    event = json.loads(line)
+    raw: Raw = event["object"]
+    if event["type"] == "ERROR":
+        raise to_error(int(raw.get("code", 500)), json.dumps(raw))
+    return WatchEvent(event["type"], raw)
 
 
 def _path(resource: Resource, namespace: str | None, name: str = "", subresource: str = "") -> str:

@@ -17,7 +17,9 @@ from pilothouse_control.children import asked_of_people
 from pilothouse_control.directives import (
     Answer,
     Directive,
+    WrongEdit,
     approval_directive,
+    argument_edit,
     is_finished,
     limits_directive,
     mode_directive,
@@ -133,17 +135,11 @@ def parse_edit(text: str | None, remove: Sequence[str]) -> dict[str, Any]:
         raise CliError(f"--arguments is no JSON: {error}", """--arguments '{"amount": 40}'""") from None
     if not isinstance(changes, dict):
         raise CliError("--arguments takes a JSON object", """--arguments '{"amount": 40}'""")
-    # The patch of the spec is a merge-patch too, and would drop a null: `remove` says what it says.
-    gone = [*remove, *(name for name, value in changes.items() if value is None and name not in remove)]
-    kept = {name: value for name, value in changes.items() if value is not None}
-    if _holds_null(kept):
+    try:
+        return argument_edit(changes, remove)
+    except WrongEdit:
         what = "--arguments cannot take a key away within an argument"
-        raise CliError(what, "give that argument anew: --remove NAME, and the whole of it in --arguments")
-    return ({"arguments": kept} if kept else {}) | ({"remove": gone} if gone else {})
-
-
-def _holds_null(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and any(_holds_null(item) for item in value.values()))
+        raise CliError(what, "give that argument anew: --remove NAME, and the whole of it in --arguments") from None
 
 
 def set_limits(place: Place, name: str, pairs: Sequence[str], *, wait: bool, timeout: float, output: str) -> int:

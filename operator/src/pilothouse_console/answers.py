@@ -1,0 +1,106 @@
+"""What the operator API answers with; their JSON schemas are its OpenAPI."""
+
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from pilothouse_console.summaries import RunSummary, Shown
+
+
+class RunList(Shown):
+    """A page of runs, newest first."""
+
+    items: tuple[RunSummary, ...]
+    """Runs."""
+    next_token: str | None = None
+    """Send it as `continue` for the next page; absent on the last."""
+    is_live: bool
+    """False while the API server cannot be followed: this is how runs were when it was last heard of."""
+
+
+class RunView(Shown):
+    """One run."""
+
+    summary: RunSummary
+    """The run in one line."""
+    object: dict[str, JsonValue]
+    """The AgentRun, but for its managed fields."""
+    may: "Rights"
+    """What the caller may do with it."""
+    is_live: bool
+    """False while the API server cannot be followed."""
+
+
+class Rights(Shown):
+    """What the caller may do with a run that has not ended."""
+
+    steer: bool
+    """Pause, resume, finish, abort, steer (the verb patch)."""
+    approve: bool
+    """Decide on calls (patch and approve)."""
+    limit: bool
+    """Change limits (patch and limit)."""
+
+
+class Landing(Shown):
+    """What became of a directive."""
+
+    state: Literal["Landed", "NotLanded", "NotPending", "Expired", "Superseded", "Kept", "Waiting", "Ended", "Unknown"]
+    """Landed; NotLanded, NotPending, Expired, Superseded (answered so); Kept (lands when the run goes on);
+    Waiting (not within the time that was waited); Ended (the run has, first); Unknown (a word of a newer runner)."""
+    turn: int | None = None
+    """At which turn."""
+    message: str | None = None
+    """Why, where there is more to say."""
+
+
+class DirectiveAnswer(Shown):
+    """A directive that stands in the run's spec."""
+
+    accepted: Literal[True] = True
+    """True: it was written."""
+    id: str
+    """Its id: of a steer message or a decision its key, else the kind and the generation of the spec."""
+    generation: int
+    """Generation of the run's spec that holds it."""
+    by: str
+    """Who gave it."""
+    landing: Landing | None = None
+    """What became of it, where it was waited for."""
+
+
+class TraceItem(Shown):
+    """One thing that happened in a run."""
+
+    time: str
+    """When, RFC 3339."""
+    turn: int
+    """In which turn."""
+    source: Literal["Runner", "Supervision"]
+    """Who tells: the runner's frames, or the record of supervision."""
+    kind: str
+    """Step, Iteration, ToolCall, Policy, Guardrail, Control, Tools, Park, Outcome; of supervision its action."""
+    detail: dict[str, Any]
+    """The frame or the action itself."""
+
+
+class Trace(Shown):
+    """What happened in a run, oldest first."""
+
+    items: tuple[TraceItem, ...]
+    """Frames and actions, by time."""
+    origin: Literal["Stream", "Status"]
+    """Where frames come from: the stream in Redis (newest 1,000), or the run's status (newest 20)."""
+
+
+class Result(Shown):
+    """A result."""
+
+    id: str
+    """Its id."""
+    bytes: int
+    """Length of its JSON."""
+    digest: str | None = None
+    """SHA-256 of its JSON, of one that is kept by reference."""
+    result: dict[str, JsonValue]
+    """The result."""

@@ -1,0 +1,285 @@
+"""The calls of the operator API: parse, check the caller's rights, look or give, answer."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Body, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from pilothouse_api import __version__
+from pilothouse_console.access import Caller
+from pilothouse_console.answers import DirectiveAnswer, Landing, RunList, RunView
+from pilothouse_console.listing import DEFAULT_LIMIT, MOST_LIMIT, Filter, WrongToken, build_page
+from pilothouse_console.metrics import Metrics
+from pilothouse_console.orders import (
+    ApprovalOrder,
+    LimitsOrder,
+    Mode,
+    ModeOrder,
+    SteerOrder,
+    plan_approval,
+    plan_limits,
+    plan_mode,
+    plan_steer,
+)
+from pilothouse_console.picture import Picture
+from pilothouse_console.problems import PROBLEM_JSON, TITLES, Problem, ProblemDetails, WrongField, away
+from pilothouse_console.rights import Guard
+from pilothouse_console.steering import Plan, Steering
+from pilothouse_console.watching import Watching
+from pilothouse_control.directives import Answer
+
+MOST_WAIT_SECONDS = 60
+Call = TypeVar("Call", bound=Callable[..., Any])
+RUN_PATH = "/api/agents/runs/{namespace}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the calls work with."""
+
+    picture: Picture
+    watching: Watching
+    guard: Guard
+    steering: Steering
+    metrics: Metrics
+
+
+class ListQuery(BaseModel):
+    """What a list is asked with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    namespace: Annotated[str | None, Field(min_length=1, max_length=63)] = None
+    """Runs of this namespace; without it those of every namespace whose runs the caller may list."""
+    phase: Annotated[str | None, Field(min_length=1, max_length=64)] = None
+    """Runs in this phase."""
+    workflow: Annotated[str | None, Field(min_length=1, max_length=253)] = None
+    """Runs of this Workflow."""
+    limit: Annotated[int, Field(ge=1, le=MOST_LIMIT)] = DEFAULT_LIMIT
+    """Most runs of the page."""
+    token: Annotated[str | None, Field(alias="continue", min_length=1, max_length=1024)] = None
+    """`nextToken` of the page before."""
+
+
+class WaitQuery(BaseModel):
+    """How long a directive is waited for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    wait: Annotated[float, Field(ge=0, le=MOST_WAIT_SECONDS)] = 0
+    """Seconds to wait for the landing; 0: answer as soon as it is written."""
+
+
+class NoQuery(BaseModel):
+    """Nothing can be asked besides the path."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+CallerOf = Annotated[Caller, Depends(_caller)]
+
+
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
+    return {status: {"description": TITLES[status], "content": content} for status in (401, 503, *statuses)}
+
+
+def build_app(services: Services) -> FastAPI:
+    """Return the application without its gate: `request.state.caller` is who calls."""
+    app = FastAPI(
+        title="Pilothouse operator API",
+        version=__version__,
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
+    app.add_exception_handler(Problem, _answer_problem)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    _add_reads(app, services)
+    _add_directives(app, services)
+    _describe(app)
+    return app
+
+
+def _add_reads(app: FastAPI, services: Services) -> None:
+    @app.get("/api/agents/runs", responses=_refusals(400, 403, 404, 422), response_model_exclude_none=True)
+    async def list_runs(caller: CallerOf, query: Annotated[ListQuery, Query()]) -> RunList:
+        """List runs, newest first, out of what the API server's watch told."""
+        if not services.watching.is_synced:
+            raise away("runs have not been listed yet")
+        allowed = await services.guard.visible_namespaces(caller, query.namespace)
+        summaries = (entry.summary for entry in services.picture.entries())
+        wanted = Filter(query.namespace, query.phase, query.workflow)
+        try:
+            page = build_page(
+                summaries, wanted, query.limit, query.token, lambda one: allowed is None or one in allowed
+            )
+        except WrongToken:
+            raise Problem(400, "continue is no token of this list", "send nextToken as it was given") from None
+        return RunList(items=page.items, next_token=page.token, is_live=services.watching.is_live)
+
+    @app.get(RUN_PATH, responses=_refusals(404, 422), response_model_exclude_none=True)
+    async def get_run(caller: CallerOf, namespace: str, name: str, query: Annotated[NoQuery, Query()]) -> RunView:
+        """Show one run."""
+        entry = await services.guard.seen(caller, namespace, name)
+        may = await services.guard.rights(caller, entry.key)
+        return RunView(summary=entry.summary, object=entry.read(), may=may, is_live=services.watching.is_live)
+
+
+def _add_directives(app: FastAPI, services: Services) -> None:
+    def post(path: str) -> Callable[[Call], Call]:
+        refusals = _refusals(400, 403, 404, 409, 413, 422)
+        accepted: dict[int | str, dict[str, Any]] = {202: {"description": "Written", "model": DirectiveAnswer}}
+        return app.post(f"{RUN_PATH}/{path}", responses=accepted | refusals, response_model_exclude_none=True)
+
+    def add_mode(path: str, mode: Mode) -> None:
+        @post(path)
+        async def set_mode(
+            caller: CallerOf,
+            namespace: str,
+            name: str,
+            query: Annotated[WaitQuery, Query()],
+            response: Response,
+            order: Annotated[ModeOrder | None, Body()] = None,
+        ) -> DirectiveAnswer:
+            plan = partial(_mode_plan, mode, order or ModeOrder(), caller.user)
+            return await _give(services, _Post(caller, namespace, name, path, query.wait), plan, response)
+
+        set_mode.__doc__ = f"Ask the run for mode {mode}."
+
+    for path, mode in _MODES.items():
+        add_mode(path, mode)
+
+    @post("steer")
+    async def steer(
+        caller: CallerOf,
+        namespace: str,
+        name: str,
+        query: Annotated[WaitQuery, Query()],
+        order: SteerOrder,
+        response: Response,
+    ) -> DirectiveAnswer:
+        """Hand the model a message at the next turn boundary."""
+        new_id = f"api-{secrets.token_hex(4)}"
+        post = _Post(caller, namespace, name, "steer", query.wait)
+        return await _give(services, post, lambda run, _: plan_steer(order, new_id, run, caller.user), response)
+
+    @post("approve")
+    async def approve(
+        caller: CallerOf,
+        namespace: str,
+        name: str,
+        query: Annotated[WaitQuery, Query()],
+        order: ApprovalOrder,
+        response: Response,
+    ) -> DirectiveAnswer:
+        """Approve or deny a call that waits for a person."""
+        post = _Post(caller, namespace, name, "approve", query.wait)
+        return await _give(services, post, lambda run, seen: plan_approval(order, run, seen, caller.user), response)
+
+    @post("limits")
+    async def limits(
+        caller: CallerOf,
+        namespace: str,
+        name: str,
+        query: Annotated[WaitQuery, Query()],
+        order: LimitsOrder,
+        response: Response,
+    ) -> DirectiveAnswer:
+        """Change limits of the run."""
+        post = _Post(caller, namespace, name, "limits", query.wait)
+        return await _give(services, post, lambda run, _: plan_limits(order, run), response)
+
+
+_MODES: dict[str, Mode] = {"pause": "Pause", "resume": "Run", "finish": "Finish", "abort": "Abort"}
+
+
+def _mode_plan(mode: Mode, order: ModeOrder, by: str, run: Any, snapshot: Any) -> Any:
+    return plan_mode(mode, order, run, by)
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    caller: Caller
+    namespace: str
+    name: str
+    what: str
+    wait: float
+
+
+async def _give(services: Services, post: _Post, plan: Plan, response: Response) -> DirectiveAnswer:
+    key = await services.guard.steerable(post.caller, post.namespace, post.name, post.what)
+    given = await services.steering.give(key, plan)
+    services.metrics.directives.labels(post.what).inc()
+    landing = _shown(await services.steering.wait(given, post.wait)) if post.wait else None
+    response.status_code = 200 if landing is not None and landing.state not in ("Waiting", "Kept") else 202
+    return DirectiveAnswer(id=given.id, generation=given.generation, by=post.caller.user, landing=landing)
+
+
+_STATES = frozenset({"Landed", "NotLanded", "NotPending", "Expired", "Superseded", "Kept", "Waiting", "Ended"})
+
+
+def _shown(answer: Answer) -> Landing:
+    state: Any = answer.state if answer.state in _STATES else "Unknown"
+    return Landing(state=state, turn=answer.turn, message=answer.message or None)
+
+
+# ------------------------------------------------------------ refusals
+
+
+async def _answer_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        WrongField(field=".".join(str(part) for part in one["loc"])[:200], problem=str(one["msg"])[:300])
+        for one in error.errors()[:20]
+    ]
+    first = errors[0]
+    return Problem(422, f"{first.field}: {first.problem}", "see /openapi.json", errors=errors).response()
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = error.status_code if error.status_code in TITLES else 400
+    what = {404: "there is nothing at this path", 405: f"this path takes no {request.method[:20]}"}
+    headers = dict(error.headers or {})
+    return Problem(status, what.get(status, str(error.detail)[:300]), "see /openapi.json", headers=headers).response()
+
+
+def _describe(app: FastAPI) -> None:
+    """Name the bearer token and the refusals in the OpenAPI document, and no call that needs neither."""
+    build = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = build()
+            schemas = document["components"]["schemas"]
+            refusal = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= refusal.pop("$defs", {}) | {"ProblemDetails": refusal}
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{"token": []}]
+        assert app.openapi_schema is not None
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document

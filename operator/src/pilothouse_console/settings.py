@@ -1,0 +1,40 @@
+"""What the installation sets: environment variables PILOTHOUSE_API_*, checked at start."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class ApiSettings(BaseSettings):
+    """Settings of one process of the operator API."""
+
+    model_config = SettingsConfigDict(env_prefix="PILOTHOUSE_API_", frozen=True)
+
+    watch_namespaces: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Namespaces whose runs are shown, by commas; empty: all."""
+    host: str = "0.0.0.0"
+    """Where it listens."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8443
+    """Port of the API."""
+    probe_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port of /livez, /readyz and /metrics."""
+    tls_certificate: Path | None = None
+    """Certificate of the API; without one it speaks plain HTTP."""
+    tls_key: Path | None = None
+    """Its key."""
+    redis_url: Annotated[str, Field(max_length=2048, pattern=r"^(((rediss?)|(unix))://[^@\s]+)?$")] = ""
+    """Redis with frames and large results, without user and password; empty: there is none."""
+    redis_login: Path | None = None
+    """Folder with `username`, `password` and perhaps `ca.crt`."""
+    most_streams: Annotated[int, Field(ge=1, le=100_000)] = 5000
+    """Event streams that are open at once."""
+    stop_seconds: Annotated[int, Field(ge=1, le=600)] = 10
+    """How long requests may take to end once the process is asked to."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"
+    """Least severe lines that are written."""
