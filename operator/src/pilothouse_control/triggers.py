@@ -50,6 +50,11 @@ class TriggerDecision:
     next_schedule_time: datetime | None = None
     waits_for: tuple[str, ...] = ()
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether a run is started, or others make way for one."""
+        return bool(self.creates or self.aborts)
+
 
 def trigger_digest(spec: WorkflowSpec) -> str:
     """Return the digest of what decides whether a trigger has something new: for Schedule, of the schedule itself."""

@@ -46,6 +46,7 @@ CONFIGMAPS = Resource("api/v1", "configmaps", "ConfigMap")
 EVENTS = Resource("api/v1", "events", "Event")
 TOKEN_REVIEWS = Resource("apis/authentication.k8s.io/v1", "tokenreviews", "TokenReview")
 SUBJECT_ACCESS_REVIEWS = Resource("apis/authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview")
+NAMESPACES = Resource("api/v1", "namespaces", "Namespace")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases", "Lease")
 
 

@@ -88,6 +88,8 @@ def plan_attempt(view: RunView, situation: Situation) -> AttemptPlan:
 def _plan_start(view: RunView, situation: Starting) -> AttemptPlan:
     if situation.is_queued and not situation.is_pod_made:
         return Stay()  # its session is busy: the end of the run that holds it wakes this one
+    if situation.is_suspended:
+        return Stay()
     if situation.attempt == 0:
         return BeginAttempt(1, Attempts(crashes=0))
     if situation.is_pod_made:

@@ -29,6 +29,8 @@ BLOCKED_RECHECK = timedelta(seconds=15)
 """How often a missing reference is looked for, besides when an object of its kind appears."""
 STALLED_RECHECK = timedelta(seconds=60)
 """The same, once a person must act."""
+SUSPENDED_RECHECK = timedelta(seconds=5)
+"""How often the namespace of a run that may not begin is read again; the first that finds it free wakes all others."""
 TICK = timedelta(milliseconds=50)
 
 
@@ -71,6 +73,8 @@ def _of_situation(view: RunView, situation: Situation) -> list[datetime]:
         case Blocked():
             recheck = STALLED_RECHECK if situation.is_stalled else BLOCKED_RECHECK
             return [situation.obstacle.since + MISSING_GRACE, view.now + recheck]
+        case Starting(is_suspended=True):
+            return [view.now + SUSPENDED_RECHECK]
         case Starting():
             return _of_start(view)
         case Settling(kind="Exit"):

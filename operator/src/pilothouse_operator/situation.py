@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from pilothouse_api import signals
+from pilothouse_api import names, signals
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import Attempts, ChildReport, PlanReport, RunExit, Snapshot
 from pilothouse_api.wake import wake_due
@@ -96,6 +96,8 @@ class RunView:
     """The run that this one waits for, because both are of one session."""
     watch: Watch | None = None
     """What is to be done about its supervision; None where nobody watches it, or where that was not looked at."""
+    is_suspended: bool = False
+    """Whether no run may begin in its namespace; False for the child of a run that has begun."""
 
     @property
     def attempt(self) -> int:
@@ -147,7 +149,10 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """An attempt is due, or its pod does not run yet. `attempt` 0: the first one has not been numbered."""
+    """An attempt is due, or its pod does not run yet. `attempt` 0: the first one has not been numbered.
+
+    `is_queued`: it waits for its turn, which comes. `is_suspended`: it waits until a person lets runs begin again.
+    """
 
     attempt: int
     is_pod_made: bool
@@ -156,6 +161,7 @@ class Starting:
     not_before: datetime | None = None
     is_queued: bool = False
     is_stalled: bool = False
+    is_suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +234,8 @@ def classify(view: RunView) -> Situation:
         return _classify_settling(view, settling.reason, parse_time(settling.last_transition_time) or view.now)
     if view.wants_abort and not view.has_begun:
         return _classify_abort_before_begin(view)
+    if view.is_suspended and not view.has_begun and (view.pod is None or view.pod.is_over(view.now)):
+        return _classify_suspended(view)
     if view.session_holder is not None:
         return _classify_session_busy(view, view.session_holder)
     if view.plan is None:
@@ -305,6 +313,16 @@ def _classify_abort_before_begin(view: RunView) -> Settling | Ended:
     control = view.run.spec.control
     why = f": {control.reason}" if control and control.reason else ""
     return Ended(signals.ABORTED, "Aborted", f"aborted before any attempt began{why}")
+
+
+def _classify_suspended(view: RunView) -> Starting:
+    """Nothing is made in a namespace where no run may begin."""
+    namespace = view.run.metadata.namespace
+    message = (
+        f"no run begins in namespace {namespace}: it has the annotation {names.ANNOTATION_SUSPEND}=true; "
+        f"kubectl annotate namespace {namespace} {names.ANNOTATION_SUSPEND}- lets it begin"
+    )
+    return Starting(view.attempt, False, "NamespaceSuspended", message, is_suspended=True)
 
 
 def _classify_session_busy(view: RunView, holder: str) -> Starting:

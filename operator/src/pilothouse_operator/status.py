@@ -229,7 +229,7 @@ def draft_reconciling(scene: Scene) -> Draft:
         case Blocked() as blocked:
             is_active, reason, message = not blocked.is_stalled, blocked.obstacle.reason, blocked.obstacle.message
         case Starting() as starting:
-            is_active = not starting.is_stalled and not starting.is_queued
+            is_active = not starting.is_stalled and not starting.is_queued and not starting.is_suspended
             reason, message = starting.reason, starting.message
         case Lost():
             is_active, reason, message = True, "NewAttempt", "another attempt starts"

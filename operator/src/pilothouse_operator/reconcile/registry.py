@@ -10,6 +10,7 @@ from pilothouse_operator.reconcile.finished import FinishedReconciler
 from pilothouse_operator.reconcile.runs import RunReconciler
 from pilothouse_operator.reconcile.supervisors import SupervisorReconciler
 from pilothouse_operator.reconcile.workflows import WorkflowReconciler
+from pilothouse_operator.suspension import Suspensions
 
 
 class Reconciler(Protocol):
@@ -23,9 +24,10 @@ class Reconciler(Protocol):
 def build_reconcilers(desk: Desk) -> dict[str, Reconciler]:
     """Return the reconciler of each kind."""
     pace = Pace(desk.settings.deletes_per_second)
+    suspensions = Suspensions(desk)
     return {
-        "AgentRun": RunReconciler(desk),
-        "Workflow": WorkflowReconciler(desk, pace),
+        "AgentRun": RunReconciler(desk, suspensions),
+        "Workflow": WorkflowReconciler(desk, pace, suspensions),
         "Agent": AgentReconciler(desk),
         "Supervisor": SupervisorReconciler(desk),
         FINISHED: FinishedReconciler(desk, pace),

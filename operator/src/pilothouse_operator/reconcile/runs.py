@@ -65,6 +65,7 @@ from pilothouse_operator.start_problems import (
     problem_of_events,
 )
 from pilothouse_operator.status import operator_part, pending_directives, render_status
+from pilothouse_operator.suspension import Suspensions
 from pilothouse_operator.workloads import build_pod
 
 AT_ONCE = 0.0
@@ -109,8 +110,9 @@ class Memory:
 class RunReconciler:
     """Reconciles AgentRuns."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, suspensions: Suspensions) -> None:
         self._desk = desk
+        self._suspensions = suspensions
         self._memory: dict[Key, Memory] = {}
         self._claims: dict[tuple[str, str], str] = {}
         """Uid of the run that was let begin last, by namespace and session."""
@@ -165,6 +167,8 @@ class RunReconciler:
         view = replace(view, seen=self._look(view))
         if view.wants_abort and not view.has_begun:
             return view, None  # nothing will be started: no plan is needed
+        if await self._is_suspended(raw, view):
+            return replace(view, is_suspended=True), None  # before it claims its session
         holder = self._find_session_holder(raw)
         if holder is not None:
             return replace(view, session_holder=holder), None
@@ -173,6 +177,12 @@ class RunReconciler:
             return replace(view, plan=found.report, terms=self._terms(found), obstacle=self._refusal(run)), found
         obstacle = Obstacle(found.reason, found.message, found.is_waiting, _created(run) or now)
         return replace(view, terms=self._terms(None), obstacle=obstacle), None
+
+    async def _is_suspended(self, raw: Raw, view: RunView) -> bool:
+        """Whether its namespace lets nothing begin and this would; a child belongs to what has begun."""
+        if view.has_begun or parent_key(raw) is not None or (view.pod is not None and not view.pod.is_over(view.now)):
+            return False
+        return await self._suspensions.is_suspended(view.run.metadata.namespace or "")
 
     def _find_session_holder(self, raw: Raw) -> str | None:
         """Return the run that this one waits for; where there is none, no other of its session begins beside it."""

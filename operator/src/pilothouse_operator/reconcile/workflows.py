@@ -1,6 +1,8 @@
 """Workflows: references and validity, triggers, counts, and the end of old runs."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -9,17 +11,19 @@ import structlog
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import Workflow
 from pilothouse_api.v1alpha1.workflow import LastRun, RunCounts, WorkflowStatus
-from pilothouse_control.judgement import Judgement, evaluate_object, missing_since
+from pilothouse_control.judgement import MAX_WARNINGS, Judgement, evaluate_object, missing_since
 from pilothouse_control.triggers import TriggerDecision, TriggeredRun, plan_triggers
 from pilothouse_kubernetes.client import AGENTRUNS, WORKFLOWS, AlreadyExists, Invalid, NotFound, Raw
 from pilothouse_operator.cache import Key
 from pilothouse_operator.conditions import format_exact_time, format_time, merge_conditions
 from pilothouse_operator.desk import Desk, Pace
 from pilothouse_operator.finished import FinishedRun
+from pilothouse_operator.looks import SUSPENDED_RECHECK
 from pilothouse_operator.reconcile.finished import delete_due
 from pilothouse_operator.reconcile.judging import UNRESOLVED_RECHECK_SECONDS, to_drafts, unreadable_drafts
 from pilothouse_operator.reconcile.writing import write_status
 from pilothouse_operator.references import Unreadable, gather_references, read_object
+from pilothouse_operator.suspension import Suspensions
 
 AT_ONCE = 0.0
 
@@ -29,8 +33,9 @@ log = structlog.get_logger()
 class WorkflowReconciler:
     """Reconciles Workflows."""
 
-    def __init__(self, desk: Desk, pace: Pace) -> None:
+    def __init__(self, desk: Desk, pace: Pace, suspensions: Suspensions) -> None:
         self._desk = desk
+        self._suspensions = suspensions
         self._pace = pace
 
     async def reconcile(self, key: Key) -> float | None:
@@ -46,6 +51,11 @@ class WorkflowReconciler:
         active = self._active_runs(key)
         ended = self._desk.finished.of_workflow(key)
         decision = self._decide(workflow, judgement, active, ended)
+        is_suspended = decision.is_starting and await self._suspensions.is_suspended(key.namespace)
+        if is_suspended:
+            held = self._decide(suspended(workflow), judgement, active, ended)
+            decision = replace(held, next_schedule_time=decision.next_schedule_time)
+            judgement = replace(judgement, warnings=(suspended_warning(workflow), *judgement.warnings)[:MAX_WARNINGS])
         active += await self._start(key, decision)
         await self._abort(key, decision)
         uncounted = self._desk.finished.uncounted(key)
@@ -55,7 +65,8 @@ class WorkflowReconciler:
             return AT_ONCE
         self._desk.finished.set_counted(key, uncounted)
         deletion = await self._delete(workflow, key)
-        return self._next_look(judgement, decision, deletion)
+        look = self._next_look(judgement, decision, deletion)
+        return min(SUSPENDED_RECHECK.total_seconds(), look or math.inf) if is_suspended else look
 
     async def _judge(self, key: Key, raw: Raw, workflow: Workflow) -> Judgement:
         desk = self._desk
@@ -134,6 +145,17 @@ class WorkflowReconciler:
         if not judgement.is_ready:
             waits.append(UNRESOLVED_RECHECK_SECONDS)
         return min(waits, default=None)
+
+
+def suspended(workflow: Workflow) -> Workflow:
+    """Return a workflow as it is where its namespace lets nothing begin: as if it was suspended itself."""
+    return workflow.model_copy(update={"spec": workflow.spec.model_copy(update={"suspend": True})})
+
+
+def suspended_warning(workflow: Workflow) -> str:
+    """Return what the status of a workflow says whose trigger would start something where nothing may begin."""
+    namespace = workflow.metadata.namespace
+    return f"the trigger starts nothing: namespace {namespace} has the annotation {names.ANNOTATION_SUSPEND}=true"
 
 
 def is_finished(raw_run: Raw) -> bool:
