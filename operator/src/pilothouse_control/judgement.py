@@ -18,6 +18,8 @@ GRACE = timedelta(seconds=60)
 MAX_WARNINGS = 32
 _ELSEWHERE = frozenset({"TextElsewhere", "AgentElsewhere", "DelegateTargetElsewhere", "SupervisorElsewhere"})
 """Warnings about objects that were not given; here they do not exist, and the conditions say so."""
+_WAITED_FOR = frozenset({"TextNotFound", "SupervisorNotFound"})
+"""Errors that are missing references: they are waited for, see `missing_references`."""
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -89,7 +91,7 @@ def judge_references(
     reference is Reconciling for the grace and Stalled after it; an error is Stalled at once. Both heal by themselves.
     """
     missing = missing_references(obj, known)
-    errors = [finding for finding in findings if finding.is_error and finding.check != "TextNotFound"]
+    errors = [finding for finding in findings if finding.is_error and finding.check not in _WAITED_FOR]
     warnings = tuple(
         finding.sentence for finding in findings if not finding.is_error and finding.check not in _ELSEWHERE
     )[:MAX_WARNINGS]
@@ -113,6 +115,11 @@ def missing_references(obj: Workflow | Agent, known: References) -> tuple[Missin
         if reference.kind != "ConfigMap" and not _is_known(reference, known):
             message = f"there is no {reference.kind} {reference.name}"
             found[message] = MissingReference(f"{reference.kind}NotFound", message)
+    names = known.supervisors
+    for ref in obj.spec.supervisor_refs if isinstance(obj, Workflow) and names is not None else ():
+        if names is not None and ref.name not in names:
+            message = f"there is no Supervisor {ref.name}"
+            found[message] = MissingReference("SupervisorNotFound", message)
     for spec in (obj.spec, *(agent.spec for agent in _agents(needed, known))):
         for site in text_sites(spec):
             missing = resolve_text(site, known.config_maps)

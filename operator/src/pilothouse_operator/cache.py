@@ -162,7 +162,7 @@ def _trim_run(run: Raw) -> None:
     if isinstance(status.get("run"), dict):
         status["run"] = {name: value for name, value in status["run"].items() if name not in ("trace", "steps")}
     run["status"] = status
-    if "supervision" in status:
+    if status.get("supervision"):
         status["supervision"] = _share_copies(status["supervision"])
     if "plan" in status:  # the input stands in the plan from now on
         run["spec"] = {name: value for name, value in run["spec"].items() if name != "input"}

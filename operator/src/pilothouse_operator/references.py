@@ -35,7 +35,8 @@ async def gather_references(
     platform: Platform,
 ) -> References:
     """Return everything that an object needs, as far as it exists; raises Unreadable."""
-    known = References(platform=platform)
+    supervisors = _supervisors(namespace, cache) if isinstance(start, Workflow) else None
+    known = References(supervisors=supervisors, platform=platform)
     asked: set[Reference] = set()
     while missing := needed_references(start, known) - asked:
         for reference in sorted(missing):
@@ -44,6 +45,10 @@ async def gather_references(
             if raw is not None:
                 known = _with(known, reference, raw)
     return known
+
+
+def _supervisors(namespace: str, cache: Cache) -> frozenset[str]:
+    return frozenset(key.name for key in cache.keys("Supervisor", namespace))
 
 
 async def _find(reference: Reference, namespace: str, cache: Cache, client: KubernetesClient) -> Raw | None:
