@@ -88,7 +88,7 @@ def _is_awaited(record: JudgeRecord, ask: JudgeAsk, visit: int) -> bool:
 
 
 def _answered(slot: _Slot, answer: JudgeAnswer) -> JudgeLook:
-    done = replace(slot, record=slot.record.model_copy(update={"asked_at": None}))
+    done = replace(slot, record=forget(_taken(slot)))  # slots that came while it was awaited are skipped
     match answer:
         case Verdict():
             finding = None
@@ -110,7 +110,7 @@ def _unanswered(slot: _Slot) -> JudgeLook:
     late = datetime.fromisoformat(slot.record.asked_at) + timedelta(seconds=slot.judge.timeout_seconds) + ANSWER_GRACE
     if slot.view.now < late:
         return JudgeLook(slot.record, is_waiting=True, wake=late)
-    gone = replace(slot, record=forget(slot.record))
+    gone = replace(slot, record=forget(_taken(slot)))
     return _failed(gone, "Timeout", f"no verdict within {slot.judge.timeout_seconds} s")
 
 

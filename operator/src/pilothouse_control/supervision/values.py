@@ -115,7 +115,7 @@ class SupervisionPlan:
 
     1. Write `record` to `status.supervision` if `is_changed`; it and what follows is good only for the view's
        resourceVersion. Once it stands, tell `acted` (one Event each; by its `state`), `failures` and `log`, which
-       are new with it, and start `asks`.
+       are new with it, and start `asks`, which may also be there where nothing was to be written.
     2. Where nothing was to be written, patch `directive`.
     3. Look again after each write, at each change of the run, with each verdict, and at `next_look`.
     """
