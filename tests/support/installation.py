@@ -18,6 +18,21 @@ ROOT = Path(__file__).resolve().parents[2]
 SYSTEM = "pilothouse-system"
 DEPLOYMENT = "pilothouse-operator"
 REDIS = "pilothouse-redis"
+JUDGE = "pilothouse-judge"
+
+JUDGE_MODELS = [
+    {
+        "name": "watchful",
+        "model": "scripted",
+        # Its first verdict takes so long that a test finds a run that waits for it.
+        "script": """
+            turns:
+            - {match: {turn: 1}, delaySeconds: 10, text: '{"passed": true, "reason": ""}'}
+            - {text: '{"passed": true, "reason": ""}'}
+            repeat: Last
+        """,
+    },
+]
 
 
 @dataclass(frozen=True)
@@ -144,6 +159,7 @@ def install(cluster: ForeignCluster, built: dict[str, dict[str, str]]) -> Instal
         *("--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "3m"),
         *("--set", f"operator.image={images['operator']}", "--set", f"runner.image={images['runner']}"),
         *("--set", f"redis.image={images['redis']}"),
+        *("--set-json", f"judge.models={json.dumps(JUDGE_MODELS)}", "--set", "judge.replicas=1"),
         timeout=240,
     )
     installation = Installation(cluster, images)
