@@ -152,3 +152,9 @@ bench-recovery: .venv/.dev ## From the death of a runner to the next turn, besid
 	@hack/cluster/install-deps
 	@hack/cluster/build node
 	@PYTHONPATH=tests $(BIN)/python hack/bench/recovery.py --samples $(or $(SAMPLES),36)
+
+.PHONY: bench-control
+bench-control: .venv/.dev ## Patch to landing, and what 1,000 watched runs cost the operator (PART=landing|watching)
+	@hack/cluster/install-deps
+	@hack/cluster/build control-plane
+	@PYTHONPATH=tests $(BIN)/python hack/bench/control.py $(if $(PART),--part $(PART))

@@ -1,5 +1,6 @@
 """The runner's process with its journal in Redis: killed on either side nothing is lost, and what is over goes."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,11 @@ import pytest
 
 from pilothouse_api import names
 from pilothouse_api.names import redis_run_prefix
+from pilothouse_api.plan import Plan
+from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.looks import RawLook, looks_of_journal, settle_looks
+from pilothouse_runner.adapters.redis_client import RedisClient, parse_address
+from pilothouse_runner.adapters.redis_journal import RedisJournal
 from support.agentruns import Administrator
 from support.redis_server import RedisServer
 from support.runner_process import RunnerPod, finish, napping_plan, read_frames_until, run_status, until
@@ -56,6 +62,24 @@ def test_a_run_loses_no_turn_where_runner_and_redis_are_killed_by_turns(
     assert WEEK - 100 < redis.ask("TTL", f"{prefix}frames") <= WEEK
     frames = [json.loads(fields[1]) for _, fields in redis.ask("XRANGE", f"{prefix}frames", "-", "+")]
     assert frames[-1] == next(line["frame"] for line in reversed(lines) if line["event"] == "frame")
+    assert WEEK - 100 < redis.ask("TTL", f"{prefix}looks") <= WEEK
+    kept = settle_looks([json.loads(fields[1]) for _, fields in redis.ask("XRANGE", f"{prefix}looks", "-", "+")])
+    told = asyncio.run(looks_by_journal(pod, redis, prefix))
+    assert [look["run"]["turn"] for look in told] == [1, 2, 3, 4, 5, 6]
+    assert kept[-1] == told[-1]
+    assert all(look in told for look in kept)
+
+
+async def looks_by_journal(pod: RunnerPod, redis: RedisServer, prefix: str) -> list[RawLook]:
+    """What supervision could have seen of a run, by what is durable of it."""
+    client = RedisClient(parse_address(redis.url))
+    try:
+        entries = await RedisJournal(client, prefix).read()
+    finally:
+        await client.aclose()
+    plan = Plan.decode((pod.folder / "plan.json").read_text())
+    catalog = Catalog(plan, lambda endpoint: None, lambda endpoint: None, is_durable=True)
+    return list(looks_of_journal(catalog, entries))
 
 
 def test_the_journal_of_a_run_that_is_deleted_does_not_stay(
