@@ -105,7 +105,8 @@ class LocalJudge:
 
     def use(self, models: JudgeModels) -> None:
         """Use another table from the next question on; a script that has changed is played from its beginning."""
-        self._marks = {name: marks for name, marks in self._marks.items() if models.get(name) == self._models[name]}
+        kept = {name for name, model in models.items() if self._models.get(name) == model}
+        self._marks = {name: marks for name, marks in self._marks.items() if name in kept}
         self._models = models
 
     async def aclose(self) -> None:

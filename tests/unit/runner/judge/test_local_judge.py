@@ -247,6 +247,22 @@ async def test_a_script_is_played_in_order_and_anew_only_where_it_has_changed() 
     assert reasons == ["first", "second", "second", "new"]
 
 
+async def test_a_question_outlives_the_table_that_it_was_asked_of() -> None:
+    table = parse_models(
+        SCRIPT.replace("turns:\n", "turns:\n      - {delaySeconds: 0.05, text: '{\"passed\": true}'}\n")
+    )
+    judge = LocalJudge(table, DictSecrets({}))
+
+    asked = asyncio.create_task(judge.ask(judge_request(model="played")))
+    await asyncio.sleep(0)
+    judge.use({})
+    answer = await asked
+    judge.use(table)
+
+    assert isinstance(answer, Verdict) and answer.passed
+    assert await judge.models() == {"played"}
+
+
 async def test_a_spent_script_says_so() -> None:
     judge = LocalJudge(parse_models(SCRIPT.replace("      repeat: Last\n", "")), DictSecrets({}))
     asked = judge_request(model="played", observation=observation(turn=9))
