@@ -23,6 +23,7 @@ ORDINARY_ENDS = frozenset(
         "BudgetExceeded",
         "MaxAttempts",
         "MaxIterations",
+        "BarrierTimeout",
         "PauseDeadline",
         "Unrecoverable",
         "ToolCallLimit",
@@ -247,7 +248,7 @@ def ends_and_says_so(seen: Evidence) -> Iterator[str]:
         yield f"Finished is True and the phase is {phase}"
     if reason not in ORDINARY_ENDS:
         yield f"the run ended with {reason}: {final['exit'].get('message')}"
-    if (phase == "Aborted") != (reason in ("Aborted", "PauseDeadline", "FinishedWithoutAnswer")):
+    if (phase == "Aborted") != (reason in ("Aborted", "PauseDeadline", "BarrierTimeout", "FinishedWithoutAnswer")):
         yield f"the phase is {phase}, the reason {reason}"
     for kind, want in (("Ready", phase == "Succeeded"), ("Complete", phase == "Succeeded"), ("Reconciling", False)):
         found = conditions.get(kind)

@@ -19,6 +19,11 @@
     - when: {call: lookup}  while the function runs; {fact: CallStarted}: once that is journaled; {parked: Paused}: once
       kill: true            it is published; {ended: Released}: between two attempts; `nth` counts from 1
 
+    - when: {start: true}
+      supervision: {barrier: {timeoutSeconds: 60, onTimeout: Pause}}   # what the operator writes; {}: watches alone
+    - when: {parked: Barrier}   # once it is published; {settled: 1}: once a snapshot is that says so of effects
+      judges: true              # from now on supervision sees each snapshot of a barrier at once; false: no more
+
     - when: {fact: ChildRequested}
       child: {exit: {signal: done, reason: Complete, message: ""}, result: {...}}   the operator's report on each child
 
@@ -57,6 +62,7 @@ class When(_Node):
     http: bool = False
     fact: str | None = None
     parked: str | None = None
+    settled: int | None = None
     ended: Literal["Released", "Killed"] | None = None
     nth: int = 1
 
@@ -70,6 +76,8 @@ class Event(_Node):
     takes_back: bool = False
     limits: dict[str, Any] | None = None
     child: dict[str, Any] | None = None
+    supervision: dict[str, Any] | None = None
+    judges: bool | None = None
     delete: bool = False
     store: Literal["Back", "Unavailable", "Forbidden"] | None = None
     journal_fails: int = 0

@@ -46,7 +46,7 @@ from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Stop
 from pilothouse_engine.scripted import ScriptedModel
 from pilothouse_engine.sessions.records import PastRun, decode_messages, decode_runs, encode_runs
 from pilothouse_engine.settings import Settings
-from pilothouse_engine.state import RunState
+from pilothouse_engine.state import BARRIER, RunState
 from pilothouse_engine.testing.clock import START, ManualClock
 from pilothouse_engine.testing.frames import ListFrameSink
 from pilothouse_engine.testing.journal import MemoryJournal
@@ -88,6 +88,7 @@ class Checkpoint:
     happened: Counter[str]
     done: frozenset[int]
     due: Mapping[int, float]
+    judges: bool
     sessions: Mapping[SessionKey, StoredSession]
 
 
@@ -112,6 +113,7 @@ class Stage:
         self.stop = Stop()
         self.task: asyncio.Task[Any] | None = None
         self.is_killed = False
+        self.judges = False
         self._later: set[asyncio.Task[None]] = set()
         self._set_clock(0.0)
         self.sink = ListFrameSink()
@@ -136,7 +138,7 @@ class Stage:
         stage.store.directives = at.directives
         stage.journal._lines = self.journal._lines[: at.length]
         stage.sessions._stored = dict(at.sessions)
-        stage.attempt, stage.settle = at.attempt, at.settle
+        stage.attempt, stage.settle, stage.judges = at.attempt, at.settle, at.judges
         stage.happened, stage.done, stage.due = at.happened.copy(), set(at.done), dict(at.due)
         return stage
 
@@ -265,6 +267,11 @@ class Stage:
             self.store.set_limits(**event.limits)
         if event.child is not None:
             self._report_on_children(event.child)
+        if event.supervision is not None:
+            self.store.set_supervision(**event.supervision)
+        if event.judges is not None:
+            self.judges = event.judges
+            self.store.judge()
         if event.delete:
             self.store.set_deleting()
         if event.store is not None:
@@ -310,6 +317,7 @@ class Stage:
                 self.happened.copy(),
                 frozenset(self.done),
                 dict(self.due),
+                self.judges,
                 dict(self.sessions._stored),
             )
         )
@@ -340,7 +348,7 @@ class _Journal(MemoryJournal):
 
 
 class _Store(MemoryRunStore):
-    """Tells the stage which parks were published."""
+    """Tells the stage which parks and effects were published."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.clock, UID)
@@ -353,9 +361,20 @@ class _Store(MemoryRunStore):
 
     async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
         failure = await super().publish(snapshot)
-        if failure is None and snapshot.parked is not None and not snapshot.parked.released:
+        if failure is not None:
+            return failure
+        if snapshot.effects.settled:
+            await self._stage.happen(f"settled {snapshot.effects.settled}")
+        if snapshot.parked is not None and not snapshot.parked.released:
             await self._stage.happen(f"parked {snapshot.parked.reason}")
-        return failure
+        self.judge()
+        return None
+
+    def judge(self) -> None:
+        """Raise the clock for a snapshot of a barrier, where supervision judges: its directives stand by now."""
+        parked = self.snapshots[-1].parked if self.snapshots else None
+        if self._stage.judges and parked is not None and parked.reason == BARRIER:
+            self.raise_clock()
 
 
 class _Sessions(MemorySessions):

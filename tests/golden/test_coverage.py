@@ -36,8 +36,9 @@ from pilothouse_engine.ports import FailureKind
 from pilothouse_engine.run import Released
 
 ENDINGS = {None, "Interrupted", "Length", "StepLimit"}
-PARKS = {"Paused", "Stopped", "ControlLost", "AwaitingApproval", "AwaitingChild", "JournalLost", "StoreLost"}
+PARKS = {"Paused", "Stopped", "ControlLost", "AwaitingApproval", "AwaitingChild", "Barrier", "JournalLost", "StoreLost"}
 REASONS = {
+    "BarrierTimeout",
     "Complete",
     "FinishedEarly",
     "UnroutedSignal",

@@ -33,7 +33,7 @@ SETTLE_GRACE = timedelta(seconds=300)
 DEADLINE_GRACE = timedelta(seconds=60)
 """How long after activeDeadlineSeconds the operator ends a runner that did not end itself."""
 
-ABORTED_REASONS = frozenset({"Aborted", "PauseDeadline", "FinishedWithoutAnswer"})
+ABORTED_REASONS = frozenset({"Aborted", "PauseDeadline", "BarrierTimeout", "FinishedWithoutAnswer"})
 SUCCESS_REASONS = frozenset({"Complete", "FinishedEarly"})
 JOURNAL_LOST = "JournalLost"
 MAX_ATTEMPTS = "MaxAttempts"

@@ -118,12 +118,20 @@ def _policy(frame: Mapping[str, Any]) -> str:
     return f"policy {frame.get('rule') or '(inputs)'}: {frame.get('verdict')} at {frame.get('at')}"
 
 
+_PARK_EVENTS = {
+    "Began": "parked",
+    "Ended": "goes on after",
+    "Released": "let go while",
+    "TimedOut": "waited too long",
+}
+
+
 def _park(frame: Mapping[str, Any]) -> str:
-    event = {"Began": "parked", "Ended": "goes on after", "Released": "let go while"}.get(
-        str(frame.get("event")), "park"
-    )
+    event = _PARK_EVENTS.get(str(frame.get("event")), "park")
     why = f": {frame['message']}" if frame.get("message") else ""
-    return f"{event}: {frame.get('reason')}{why}"
+    verdict = f" ({frame['verdict']})" if frame.get("verdict") else ""
+    seconds = f" ({frame['seconds']:g} s)" if isinstance(frame.get("seconds"), int | float) else ""
+    return f"{event}: {frame.get('reason')}{verdict}{seconds}{why}"
 
 
 def _outcome(frame: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, RunExit, Snapshot
 
 SUCCESS_REASONS = frozenset({"Complete", "FinishedEarly"})
-ABORT_REASONS = frozenset({"Aborted", "PauseDeadline", "FinishedWithoutAnswer"})
+ABORT_REASONS = frozenset({"Aborted", "PauseDeadline", "BarrierTimeout", "FinishedWithoutAnswer"})
 
 
 def phase_of(snapshot: Snapshot) -> str:
@@ -19,7 +19,8 @@ def phase_of(snapshot: Snapshot) -> str:
     if snapshot.parked.reason == "AwaitingApproval":
         return "AwaitingApproval"
     # No operator starts the next attempt of a local run: one that was let go waits for a person, whatever the reason.
-    return "Paused" if snapshot.parked.reason == "Paused" or snapshot.parked.released else "Running"
+    is_paused = snapshot.parked.reason == "Paused" or snapshot.parked.is_barrier_pause or snapshot.parked.released
+    return "Paused" if is_paused else "Running"
 
 
 def _phase_of_exit(run_exit: RunExit) -> str:

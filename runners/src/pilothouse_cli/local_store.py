@@ -11,7 +11,7 @@ from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Sn
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.local_state import RawRun, RunFolder, RunIsGone
 from pilothouse_cli.local_status import report
-from pilothouse_engine.ports import Directives, StoreFailure
+from pilothouse_engine.ports import Directives, StoreFailure, read_supervision, supervision_key
 
 POLL_SECONDS = 0.05
 PAUSE_SECONDS = 0.5
@@ -37,21 +37,21 @@ class LocalRunStore:
         raw = self._read()
         if isinstance(raw, StoreFailure):
             return raw
-        spec, generation = raw.get("spec") or {}, int(raw["metadata"]["generation"])
+        spec, status = raw.get("spec") or {}, raw.get("status") or {}
         self._seen = _answers_to(raw)
         try:
             return Directives(
                 uid=self._uid,
-                generation=generation,
+                generation=int(raw["metadata"]["generation"]),
                 control=Control.model_validate(spec["control"]) if spec.get("control") is not None else None,
                 limits=RunLimits.model_validate(spec["limits"]) if spec.get("limits") is not None else None,
-                snapshot=(raw.get("status") or {}).get("run"),
+                snapshot=status.get("run"),
                 children={it["callId"]: ChildReport.model_validate(it) for it in _children(raw)},
+                **read_supervision(status.get("supervision")),
             )
         except ValidationError as error:
-            return StoreFailure(
-                "Refused", f"spec.control, spec.limits or status.children cannot be understood: {error}"[:500]
-            )
+            what = f"spec.control, spec.limits, status.children or status.supervision cannot be understood: {error}"
+            return StoreFailure("Refused", what[:500])
 
     async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
         """Replace the snapshot; None when it is stored."""
@@ -122,8 +122,9 @@ def _children(raw: RawRun) -> list[dict[str, Any]]:
 
 
 def _answers_to(raw: RawRun) -> object:
-    """Return what an attempt waits for a change of: the spec, and what is said of its children."""
-    return raw["metadata"]["generation"], _children(raw)
+    """Return what an attempt waits for a change of: the spec, what is said of its children, and how far it was seen."""
+    supervision = (raw.get("status") or {}).get("supervision")
+    return raw["metadata"]["generation"], _children(raw), supervision_key(supervision)
 
 
 class _Refusal(Exception):

@@ -6,6 +6,7 @@ from typing import Any
 
 from pilothouse_engine import facts
 from pilothouse_engine.ports import RawEntry
+from pilothouse_engine.state import BARRIER
 
 NANO_DOLLARS = 1_000_000_000
 BEFORE_MODEL_CALL = frozenset({"ModelCall", "input"})
@@ -144,6 +145,10 @@ def _take(fold: _Fold, fact: facts.Fact) -> None:
             fold.notes += fact.warnings
         case facts.ModeAnswered() | facts.SteerAnswered() | facts.LimitsLanded():
             fold.notes += (_note(fact),)
+        case facts.BarrierTimedOut():
+            fold.note(_not_judged(fact.verdict), fact.turn)
+        case facts.ParkBegan() if fact.reason == BARRIER:  # each turn has one
+            return
         case facts.ParkBegan() | facts.ApprovalAnswered():
             fold.note(_note(fact), fact.turn)
         case _:
@@ -207,6 +212,10 @@ def turns_of_trace(frames: Sequence[Mapping[str, Any]]) -> list[TurnRow]:
     return fold.rows
 
 
+def _not_judged(verdict: str) -> str:
+    return f"not judged in time: {verdict}"
+
+
 def _policy_line(rule: str, verdict: str) -> str:
     return f"policy {rule}: {verdict}"
 
@@ -222,6 +231,8 @@ def _notes_of_frame(frame: Mapping[str, Any]) -> tuple[str, ...]:
         return (name if frame.get("landing") == "Landed" else f"{name}: {frame.get('landing')}",)
     if frame.get("kind") == "Tools" and frame.get("leftOut"):
         return (f"without {', '.join(map(str, frame['leftOut']))}",)
+    if frame.get("kind") == "Park" and frame.get("event") == "TimedOut":
+        return (_not_judged(str(frame.get("verdict", ""))),)
     if frame.get("kind") == "Park" and frame.get("event") == "Began":
         return (f"parked: {frame.get('reason', '')}",)
     return ()

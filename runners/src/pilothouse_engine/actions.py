@@ -116,6 +116,11 @@ class JudgeText:
 
 
 @value
+class Show:
+    """Publish what was done, at once: supervision may want to stop what follows."""
+
+
+@value
 class Sleep:
     """Wait before the next attempt of a model call."""
 
@@ -148,6 +153,7 @@ Action = (
     | Execute
     | AskPolicy
     | JudgeText
+    | Show
     | Sleep
     | WaitParked
     | Finish
@@ -162,7 +168,8 @@ class Inputs:
     `read_tick` is the state's tick at the newest attempt to read the directives, `failure` why that failed, `read_at`
     when one last succeeded (at first: when the attempt began). `published_length` is the journal's length by the
     snapshot that stood when the attempt began, `opened_length` by the journal itself. `has_begun`: this very process
-    has said in the journal that it begins; another pod may have had the attempt's number before.
+    has said in the journal that it begins; another pod may have had the attempt's number before. `shown_length` is the
+    state's length when it was last shown because of a call with effect Once.
     """
 
     attempt: int
@@ -178,7 +185,18 @@ class Inputs:
     read_tick: int = -1
     failure: StoreFailure | None = None
     published_length: int | None = None
+    shown_length: int = 0
     first_seen: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether anything watches the run."""
+        return self.directives is not None and self.directives.is_supervised
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the run waits at each turn's end until supervision has seen it."""
+        return self.directives is not None and self.directives.barrier is not None
 
     @property
     def is_journal_lost(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from pilothouse_api.plan import IntegrityError
 from pilothouse_api.signals import BUDGET_EXCEEDED, ERROR, MAX_ITERATIONS, UNRECOVERABLE
-from pilothouse_engine.actions import Action, AskPolicy, Commit, Execute, Execution, Inputs
+from pilothouse_engine.actions import Action, AskPolicy, Commit, Execute, Execution, Inputs, Show
 from pilothouse_engine.catalog import Catalog, PlannedStep, PlannedTool
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit, unknown_effect, unresolved
@@ -335,17 +335,29 @@ def _plan_next_calls(catalog: Catalog, state: RunState, inputs: Inputs, planned:
 
 
 def _check_before_call(state: RunState, inputs: Inputs, gate: GateInput, parallel: int) -> Action | None:
-    """Return what control asks for before this call, or None: read between calls, and before every Once."""
+    """Return what control asks for before this call, or None: read between calls, and before every Once.
+
+    What a Once call did is shown to supervision first, which may want to stop the calls that follow.
+    """
     visit = gate.visit
     is_repeatable = gate.tool is None or gate.tool.effect != "Once"
     is_first = visit.next_call == 0
     if is_repeatable and is_first and (parallel == 1 or len(visit.calls) == 1):
         return None
+    is_watched = visit.once_length > 0 and inputs.is_supervised
+    if is_watched and not inputs.is_held and visit.once_length > inputs.shown_length:
+        return Show()
     action = check_control(state, inputs, is_repeatable=is_repeatable)
     if action is not None:
         return action
     landed = plan_interruption(state, inputs)
-    return Commit((landed,)) if landed is not None else None
+    if landed is not None:
+        return Commit((landed,))
+    if not is_watched:
+        return None
+    from pilothouse_engine.barrier import plan_barrier  # most runs have no Sync supervision
+
+    return plan_barrier(state, inputs, visit.once_length)
 
 
 def _apply_verdict(state: RunState, inputs: Inputs, call: Call, verdict: Answer | Ask | Wait | Exit) -> Action:

@@ -41,8 +41,15 @@ def check_control(state: RunState, inputs: Inputs, *, is_repeatable: bool = True
 def plan_checkpoint(catalog: Catalog, state: RunState, inputs: Inputs, step_id: str | None) -> Action | None:
     """Return the landings that are due at a turn boundary before `step_id`'s next turn, or None to go on."""
     action = check_control(state, inputs)
-    if action is not None or inputs.directives is None or inputs.failure is not None:
+    if action is not None or inputs.directives is None:
         return action
+    if inputs.is_held and state.visit is not None:
+        from pilothouse_engine.barrier import plan_barrier  # most runs have no Sync supervision
+
+        if (held := plan_barrier(state, inputs, state.turn_length)) is not None:
+            return held
+    if inputs.failure is not None:
+        return None
     facts = tuple(_boundary_landings(catalog, state, inputs, step_id))
     return Commit(facts) if facts else None
 

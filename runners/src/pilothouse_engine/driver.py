@@ -29,6 +29,7 @@ from pilothouse_engine.actions import (
     ReadControl,
     ReadSlice,
     Release,
+    Show,
     Sleep,
     WaitParked,
 )
@@ -40,6 +41,7 @@ from pilothouse_engine.executions import TimedOut, finish_slice, finish_step, fi
 from pilothouse_engine.facts import (
     ApprovalAnswered,
     AttemptStarted,
+    BarrierTimedOut,
     CallFinished,
     ChildRequested,
     Fact,
@@ -73,7 +75,7 @@ from pilothouse_engine.ports import (
 from pilothouse_engine.publisher import Publisher
 from pilothouse_engine.requests import asked_calls, build_request
 from pilothouse_engine.snapshot import build_snapshot, lost_snapshot, read_snapshot, run_exit
-from pilothouse_engine.state import RunState
+from pilothouse_engine.state import BARRIER, RunState
 from pilothouse_engine.steps.contract import StepEnd
 from pilothouse_engine.steps.registry import EXECUTORS
 
@@ -92,6 +94,7 @@ URGENT = frozenset(
         ParkBegan,
         ParkReleased,
         ParkEnded,
+        BarrierTimedOut,
     }
 )
 """Facts that somebody waits for: published at once."""
@@ -247,6 +250,9 @@ class Driver:
                 await self._judge_text(action)
             case ReadControl(after):
                 await self._read_control(after)
+            case Show():
+                await self._publish_urgent()
+                self._inputs.shown_length = self._state.length
             case Sleep(seconds):
                 await self._flush()
                 await self._alarms.bound(self._ports.clock.sleep(seconds), None)
@@ -276,9 +282,9 @@ class Driver:
             kind = type(fact)
             self._inputs.has_begun = self._inputs.has_begun or kind is AttemptStarted
             self._must_flush = self._must_flush or not self._may_be_forgotten(fact)
-            if kind in URGENT:
+            if kind in URGENT and not _is_passing(fact):
                 self._is_urgent = True
-            elif kind in SOON or (isinstance(fact, ReplyReceived) and fact.calls):
+            elif kind in SOON or kind is ParkEnded or (isinstance(fact, ReplyReceived) and fact.calls):
                 self._publisher.mark()
             elif kind in LAZY:
                 self._publisher.mark(is_lazy=True)
@@ -625,6 +631,11 @@ class Driver:
                 return None
             else:
                 await self._ports.clock.sleep(STOP_RETRY_SECONDS)
+
+
+def _is_passing(fact: Fact) -> bool:
+    """Tell whether a fact says that a barrier was passed, at each turn: the next one shows it soon enough."""
+    return isinstance(fact, ParkEnded) and fact.reason == BARRIER
 
 
 def _lost(failure: StoreFailure) -> Lost:

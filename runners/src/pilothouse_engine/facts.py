@@ -51,6 +51,7 @@ CallCode = Literal[
 Cause = Literal[
     "Aborted",
     "AbortGrace",
+    "BarrierTimeout",
     "BudgetExceeded",
     "ContextWindowExceeded",
     "DeadlineExceeded",
@@ -564,6 +565,23 @@ class ParkEnded:
 
 
 @value
+class BarrierTimedOut:
+    """Supervision has not seen the run in time: `verdict` (Continue, Pause, Abort) is what becomes of it.
+
+    `generation`, and digests of `control` without its steer messages and of their `steers` ids, are what stood in the
+    spec then: by them a person's later word is known from what stood there, and from a steer message of supervision.
+    """
+
+    at: float
+    turn: int
+    verdict: str
+    generation: int
+    control: str
+    steers: str
+    message: str = ""
+
+
+@value
 class RunEnded:
     """The run has ended; nothing follows."""
 
@@ -607,6 +625,7 @@ Fact = (
     | ParkBegan
     | ParkReleased
     | ParkEnded
+    | BarrierTimedOut
     | RunEnded
 )
 Facts = tuple[Fact, ...]

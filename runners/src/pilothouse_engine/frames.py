@@ -6,6 +6,7 @@ from typing import Any
 from pilothouse_engine.facts import (
     UNDECLARED,
     ApprovalAnswered,
+    BarrierTimedOut,
     CallFinished,
     Fact,
     LimitsLanded,
@@ -25,7 +26,7 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.parks import iso
 from pilothouse_engine.ports import Frame, RawEntry
-from pilothouse_engine.state import RunState
+from pilothouse_engine.state import BARRIER, RunState
 
 
 def advance(state: RunState, fact: Fact) -> tuple[Frame, ...]:
@@ -151,7 +152,13 @@ def _limits_landed(state: RunState, fact: LimitsLanded) -> Iterator[Frame]:
 
 
 def _park_began(state: RunState, fact: ParkBegan) -> Iterator[Frame]:
-    yield park_frame(state, fact)
+    """Yield a frame, but for the barrier's: under Sync each turn has one, and its end says how long it took."""
+    if fact.reason != BARRIER:
+        yield park_frame(state, fact)
+
+
+def _barrier_timed_out(state: RunState, fact: BarrierTimedOut) -> Iterator[Frame]:
+    yield _frame(state, fact.at, "Park", reason=BARRIER, event="TimedOut", verdict=fact.verdict, message=fact.message)
 
 
 def _park_released(state: RunState, fact: ParkReleased) -> Iterator[Frame]:
@@ -159,7 +166,8 @@ def _park_released(state: RunState, fact: ParkReleased) -> Iterator[Frame]:
 
 
 def _park_ended(state: RunState, fact: ParkEnded) -> Iterator[Frame]:
-    yield _frame(state, fact.at, "Park", reason=fact.reason, event="Ended")
+    seconds = round(fact.at - state.park.at, 3) if state.park is not None and fact.reason == BARRIER else None
+    yield _frame(state, fact.at, "Park", reason=fact.reason, event="Ended", seconds=seconds)
 
 
 def _run_ended(state: RunState, fact: RunEnded) -> Iterator[Frame]:
@@ -181,5 +189,6 @@ _BUILDERS: Mapping[type[Any], Callable[[RunState, Any], Iterator[Frame]]] = {
     ParkBegan: _park_began,
     ParkReleased: _park_released,
     ParkEnded: _park_ended,
+    BarrierTimedOut: _barrier_timed_out,
     RunEnded: _run_ended,
 }

@@ -9,7 +9,7 @@ from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl, Relea
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import MAX_OUTAGE_CHARS, RETRY_SECONDS, plan_mode
 from pilothouse_engine.facts import Fact, Facts, ModeAnswered, ParkBegan, ParkEnded, ParkReleased
-from pilothouse_engine.state import RunState
+from pilothouse_engine.state import BARRIER, RunState
 
 STOPPED = "Stopped"
 """Reason of the park of an attempt that its host asked to let go: the next attempt goes on at once."""
@@ -65,6 +65,10 @@ def plan_parked(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         from pilothouse_engine.children import plan_awaiting_child
 
         return plan_awaiting_child(catalog, state, inputs, park)
+    if park.reason == BARRIER:
+        from pilothouse_engine.barrier import plan_at_barrier
+
+        return plan_at_barrier(state, inputs, park)
     if park.reason == STORE_LOST:
         from pilothouse_engine.sessions.loading import plan_store_lost
 

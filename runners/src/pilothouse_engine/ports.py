@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
+from pilothouse_api.v1alpha1.agentrun import Barrier, ChildReport, Control, RunLimits, Snapshot, SupervisionClock
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.values import value
 
@@ -489,6 +489,8 @@ class Directives:
     `children` are the children of the run that are known, by the id of the call that each does. They stand in the
     run's own object, because its one watch then wakes the run at a child's end, and its token needs no right to look
     at other runs.
+    `barrier` is what Sync supervision asks of the run, `clock` how far it has seen it; `is_supervised` where anything
+    watches the run. All three are of `status.supervision`, which the run cannot write.
     """
 
     uid: str
@@ -498,6 +500,32 @@ class Directives:
     deleting: bool = False
     snapshot: Mapping[str, Any] | None = None
     children: Mapping[str, ChildReport] = field(default_factory=dict)
+    is_supervised: bool = False
+    barrier: Barrier | None = None
+    clock: SupervisionClock | None = None
+
+
+def read_supervision(raw: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what `status.supervision` says to the run, as fields of Directives; raises ValidationError.
+
+    Who watches it, and what they did, is not the run's business and changes at every turn.
+    """
+    if not raw:
+        return {}
+    barrier, clock = raw.get("barrier"), raw.get("clock")
+    return {
+        "is_supervised": bool(raw.get("supervisors")) or barrier is not None,
+        "barrier": None if barrier is None else Barrier.model_validate(barrier),
+        "clock": None if clock is None else SupervisionClock.model_validate(clock),
+    }
+
+
+def supervision_key(raw: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """Return what of `status.supervision` wakes a run that waits: the rest of it changes at every turn."""
+    if not raw:
+        return ()
+    barrier, clock = raw.get("barrier") or {}, raw.get("clock") or {}
+    return (bool(raw.get("supervisors")), *sorted(barrier.items()), clock.get("journalLength"))
 
 
 @dataclass(frozen=True, slots=True)

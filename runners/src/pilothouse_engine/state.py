@@ -7,7 +7,7 @@ forget is here, and everything that is here follows from the journal.
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pilothouse_api.v1alpha1.agentrun import RunLimits
@@ -18,6 +18,7 @@ from pilothouse_engine.facts import (
     ApprovalRequested,
     AskedCall,
     AttemptStarted,
+    BarrierTimedOut,
     CallCode,
     CallFinished,
     CallStarted,
@@ -56,6 +57,9 @@ MESSAGE_OVERHEAD = 16
 """Tokens that a provider's form of a message may add to its text."""
 
 TRACE_LENGTH = 20
+
+BARRIER = "Barrier"
+"""Reason of the park in which supervision looks at a turn before the next one begins."""
 
 Stage = Literal["Opening", "Ready", "Calling", "Replied", "Batch"]
 """Where a visit of an agent stands: its prompt is not assembled; at a turn boundary; a model call is under way or has
@@ -175,6 +179,8 @@ class Visit:
     call_ids: dict[str, Call] = field(default_factory=dict)
     waiting: Call | None = None
     next_call: int = 0
+    once_length: int = 0
+    """The journal's length at the newest end of a call with effect Once in the batch; 0 before there is one."""
     tool_calls: int = 0
     counts: Counts = field(default_factory=Counts)
     runs_by_tool: dict[str, int] = field(default_factory=dict)
@@ -318,7 +324,14 @@ class RunState:
     limits_landed: LimitsLanded | None = None
 
     park: ParkBegan | None = None
+    park_length: int = 0
+    """The journal's length when the park began: a snapshot that holds the park is at least as long."""
     is_released: bool = False
+    barrier_timeout: BarrierTimedOut | None = None
+    turn_length: int = 0
+    """The journal's length when the newest turn of an agent ended."""
+    seen_length: int = 0
+    """The journal's length that supervision had seen when a barrier was passed last."""
     result: Mapping[str, Any] | None = None
     agent_result: Mapping[str, Any] | None = None
     turn_ending: str | None = None
@@ -431,6 +444,7 @@ def _step_finished(state: RunState, fact: StepFinished) -> None:
     if fact.result is not None:
         state.result = fact.result
     if visit.is_agent:
+        state.turn_length = state.length
         state.turn_ending, state.partial = fact.turn_ending, fact.partial
         state.agent_result = fact.writes
     state.last_step, state.last_step_id, state.last_step_was_agent = fact, visit.step, visit.is_agent
@@ -506,8 +520,14 @@ def _limits_landed(state: RunState, fact: LimitsLanded) -> None:
 
 def _park_began(state: RunState, fact: ParkBegan) -> None:
     _open_turn(state, fact.turn)
-    state.park = fact
+    state.park, state.park_length = fact, state.length
     state.is_released = False
+
+
+def _barrier_timed_out(state: RunState, fact: BarrierTimedOut) -> None:
+    state.barrier_timeout = fact
+    if state.park is not None:
+        state.park = replace(state.park, wake=None, message=fact.message)
 
 
 def _park_released(state: RunState, fact: ParkReleased) -> None:
@@ -521,6 +541,8 @@ def _park_ended(state: RunState, fact: ParkEnded) -> None:
         if state.park is None:
             state.active_seconds = max(0.0, state.active_seconds - max(0.0, fact.at - fact.since))
     else:
+        if fact.reason == BARRIER:
+            state.seen_length, state.barrier_timeout = state.park_length, None
         state.park = None
         state.is_released = False
     state.tick += 1
@@ -615,7 +637,7 @@ def _reply_received(state: RunState, fact: ReplyReceived) -> None:
         visit.stage = "Batch"
         visit.calls = [Call(asked) for asked in calls]
         visit.call_ids = {call.asked.id: call for call in visit.calls}
-        visit.next_call, visit.continuations = 0, 0
+        visit.next_call, visit.once_length, visit.continuations = 0, 0, 0
         visit.parts = []
         visit.batch_errors = {}
     else:
@@ -673,6 +695,7 @@ def _note_added(state: RunState, fact: NoteAdded) -> None:
 
 def _end_turn(state: RunState, visit: Visit) -> None:
     visit.stage = "Ready"
+    state.turn_length = state.length
     _close_turn(state)
 
 
@@ -721,7 +744,7 @@ def _call_finished(state: RunState, fact: CallFinished) -> None:
     if child is not None and child.state == "Awaited":
         _abandon(state, child)
     if call.started is not None:
-        _settle_effect(state, call, fact)
+        _settle_effect(state, visit, call, fact)
     if fact.engine_writes:
         state.engine_context.update(fact.engine_writes)
     state.last_progress_at = fact.at
@@ -765,10 +788,12 @@ def identity_of(asked: AskedCall) -> str:
     return f"{asked.digest}{asked.name}"
 
 
-def _settle_effect(state: RunState, call: Call, fact: CallFinished) -> None:
+def _settle_effect(state: RunState, visit: Visit, call: Call, fact: CallFinished) -> None:
     state.tick += 1
     if call.started is None or call.started.effect == "ReadOnly":
         return
+    if call.started.effect == "Once":
+        visit.once_length = state.length
     if fact.is_unknown:
         state.effects_unknown.append(OpenEffect(fact.id, call.started.tool, call.started.at))
     else:
@@ -953,5 +978,6 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any], None]] = {
     ParkBegan: _park_began,
     ParkReleased: _park_released,
     ParkEnded: _park_ended,
+    BarrierTimedOut: _barrier_timed_out,
     RunEnded: _run_ended,
 }

@@ -28,6 +28,10 @@ class Hands(Protocol):
         """Patch `spec.limits`."""
         ...
 
+    def set_supervision(self, **fields: Any) -> None:
+        """Write `status.supervision`, as whoever supervises the run does."""
+        ...
+
 
 class MemoryHands:
     def __init__(self, folder: Path) -> None:
@@ -35,6 +39,7 @@ class MemoryHands:
         self.store: RunStore = memory
         self.set_control = memory.set_control
         self.set_limits = memory.set_limits
+        self.set_supervision = memory.set_supervision
 
 
 class LocalHands:
@@ -61,6 +66,9 @@ class LocalHands:
 
     def set_limits(self, **fields: Any) -> None:
         self.patch({"spec": {"limits": fields}})
+
+    def set_supervision(self, **fields: Any) -> None:
+        self.patch({"status": {"supervision": {"supervisors": {"uid-1": {"name": "guard"}}, **fields}}})
 
 
 BACKENDS: Mapping[str, Callable[[Path], Hands]] = {"memory": MemoryHands, "local": LocalHands}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.v1alpha1.agentrun import Barrier, Snapshot, SupervisionClock
 from pilothouse_engine.ports import Directives
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +65,36 @@ async def test_waiting_ends_when_a_person_changes_the_run(hands: Any) -> None:
 
     began = time.monotonic()
     hands.set_control(mode="Run")
+    await waiting
+
+    assert time.monotonic() - began < 2
+
+
+async def test_nothing_supervises_a_new_run(hands: Any) -> None:
+    directives = await read(hands)
+    assert (directives.is_supervised, directives.barrier, directives.clock) == (False, None, None)
+
+
+async def test_what_supervision_asks_and_has_seen_is_read_and_counts_no_generation(hands: Any) -> None:
+    hands.set_supervision(barrier={"timeoutSeconds": 45, "onTimeout": "Abort"})
+    hands.set_supervision(clock={"visit": 1, "turn": 2, "journalLength": 17})
+
+    directives = await read(hands)
+
+    assert (directives.generation, directives.is_supervised) == (1, True)
+    assert directives.barrier == Barrier(timeout_seconds=45, on_timeout="Abort")
+    assert directives.clock == SupervisionClock(visit=1, turn=2, journal_length=17)
+
+
+async def test_waiting_ends_when_the_clock_of_supervision_moves(hands: Any) -> None:
+    hands.set_supervision(clock={"visit": 1, "turn": 2, "journalLength": 17})
+    await read(hands)
+    waiting = asyncio.create_task(hands.store.wait(30))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+
+    began = time.monotonic()
+    hands.set_supervision(clock={"visit": 1, "turn": 2, "journalLength": 21})
     await waiting
 
     assert time.monotonic() - began < 2

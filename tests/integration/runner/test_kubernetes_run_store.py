@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.v1alpha1.agentrun import Barrier, Snapshot, SupervisionClock
 from pilothouse_engine.ports import Directives, StoreFailure
 from pilothouse_runner.adapters import kubernetes_run_store
 from pilothouse_runner.adapters.api_server import ApiServer
@@ -280,6 +280,38 @@ async def test_status_writes_do_not_wake_a_waiting_run_but_a_deletion_and_a_newe
         await waiting
         assert time.monotonic() - began < 3
         await open_store(run, 2).read()
+    await store.aclose()
+
+
+async def test_of_supervision_only_its_clock_its_barrier_and_its_beginning_wake_a_waiting_run(
+    administrator: Administrator, open_store: OpenStore
+) -> None:
+    run = administrator.create()
+    store = open_store(run)
+    guard: dict[str, Any] = {"name": "guard", "generation": 1}
+    seen = {"visit": 1, "turn": 2, "journalLength": 17}
+
+    async def wakes(**supervision: Any) -> bool:
+        await store.read()
+        waiting = asyncio.create_task(store.wait(1))
+        began = time.monotonic()
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(administrator.set_status, run.name, supervision=supervision)
+        await waiting
+        return time.monotonic() - began < 0.9
+
+    told = {"supervisors": {"uid-1": guard}, "barrier": {"timeoutSeconds": 60, "onTimeout": "Pause"}}
+    assert await wakes(**told)
+    assert await wakes(**told, clock=seen)
+    assert not await wakes(supervisors={"uid-1": {**guard, "fired": ["f00d"]}})
+    assert not await wakes(clock={**seen, "turn": 3})
+    assert await wakes(clock={**seen, "journalLength": 21})
+    directives = await store.read()
+    assert isinstance(directives, Directives) and directives.is_supervised
+    assert (directives.barrier, directives.clock) == (
+        Barrier(timeout_seconds=60, on_timeout="Pause"),
+        SupervisionClock(visit=1, turn=3, journal_length=21),
+    )
     await store.aclose()
 
 

@@ -183,6 +183,11 @@ FRAMES: list[tuple[dict[str, Any], str | None]] = [
     ({"kind": "Control", "directive": "Steer", "id": "a1", "landing": "NotLanded"}, "Steer a1 notlanded"),
     ({"kind": "Control", "directive": "Pause", "landing": "Landed", "landedTurn": 4}, "Pause landed at turn 4"),
     ({"kind": "Park", "reason": "Paused", "event": "Ended"}, "goes on after: Paused"),
+    ({"kind": "Park", "reason": "Barrier", "event": "Ended", "seconds": 0.4}, "goes on after: Barrier (0.4 s)"),
+    (
+        {"kind": "Park", "reason": "Barrier", "event": "TimedOut", "verdict": "Pause", "message": "not judged"},
+        "waited too long: Barrier (Pause): not judged",
+    ),
     ({"kind": "Outcome", "signal": "x", "reason": "Complete"}, "run ended with x (Complete)"),
     ({"kind": "Outcome", "step": "s", "signal": "error", "reason": "Odd"}, "step s ended with error (Odd)"),
     ({"kind": "Outcome", "signal": "x"}, None),

@@ -169,6 +169,27 @@ def test_a_trace_tells_the_same_as_far_back_as_it_goes() -> None:
     assert rows[1].notes == ("Pause", "parked: Paused", "steer a1")
 
 
+def test_a_barrier_is_noted_only_where_supervision_did_not_judge_in_time() -> None:
+    entries = journal(
+        facts.StepEntered(0, "ask", 1, "Agent"),
+        started(1, 1),
+        facts.ReplyReceived(0, "", (ASKED,), input=10, output=5),
+        facts.CallFinished(0, "t1-0-x", "{}"),
+        facts.ParkBegan(0, "Barrier", 1, 60.0, "Continue"),
+        facts.BarrierTimedOut(60, 1, "Continue", 1, "c", "s", "supervision has not judged turn 1 within 60 s"),
+        facts.ParkEnded(60, "Barrier"),
+    )
+    park = {"kind": "Park", "turn": 1, "reason": "Barrier"}
+    trace = frames(
+        *TRACE[:4],
+        {**park, "event": "TimedOut", "verdict": "Continue"},
+        {**park, "event": "Ended", "seconds": 60.0},
+        *TRACE[8:],
+    )
+    assert turns_of_journal(entries)[0].notes == ("not judged in time: Continue",)
+    assert turns_of_trace(trace)[1].notes == ("not judged in time: Continue",)
+
+
 def test_the_tokens_of_the_first_kept_turn_are_not_known_when_older_ones_are_gone() -> None:
     rows = turns_of_trace(TRACE[8:])
     assert [(row.turn, row.tokens) for row in rows] == [(2, 0), (3, 0)]

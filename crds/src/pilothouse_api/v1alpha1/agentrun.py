@@ -222,13 +222,18 @@ class Parked(StatusModel):
     since: str
     """When, RFC 3339."""
     wake: str | None = None
-    """When it wakes by itself, RFC 3339: release, expiry or deadline."""
+    """When it wakes by itself, RFC 3339: release, expiry or deadline; absent of a Barrier that has paused the run."""
     released: bool = False
     """Whether it holds no pod."""
     on_timeout: str | None = None
-    """Paused: Release or Abort, what happens at `wake`."""
+    """What happens at `wake`: of Paused Release or Abort, of Barrier Continue, Pause or Abort."""
     message: str | None = None
-    """Of a service that is away: what it, or the way to it, last said."""
+    """Of a service that is away: what it, or the way to it, last said; of a Barrier that has paused the run: why."""
+
+    @property
+    def is_barrier_pause(self) -> bool:
+        """Whether the barrier's time is up and the run is held: until a late verdict, or a person's word."""
+        return self.reason == "Barrier" and self.wake is None
 
 
 class StepReport(StatusModel):

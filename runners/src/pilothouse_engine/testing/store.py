@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
-from pilothouse_engine.ports import Clock, Directives, StoreFailure
+from pilothouse_engine.ports import Clock, Directives, StoreFailure, read_supervision
 
 
 class MemoryRunStore:
@@ -50,6 +50,18 @@ class MemoryRunStore:
         children = {**self.directives.children, call_id: ChildReport.model_validate({"callId": call_id, **report})}
         self._set(children=children)
 
+    def set_supervision(self, **fields: Any) -> None:
+        """Write `barrier` or `clock` of `status.supervision`, as the operator would. No generation counts it."""
+        written = read_supervision({"supervisors": {"uid-1": {}}, **fields})
+        changed = {name: value for name, value in written.items() if name in ("is_supervised", *fields)}
+        self.directives = replace(self.directives, **changed)
+        self._changed.set()
+
+    def raise_clock(self) -> None:
+        """Say that supervision has seen the newest snapshot."""
+        seen = self.snapshot
+        self.set_supervision(clock={"visit": seen.visit, "turn": seen.turn, "journalLength": seen.journal_length})
+
     def set_deleting(self) -> None:
         """Begin the deletion of the run."""
         self._set(deleting=True)
@@ -61,6 +73,7 @@ class MemoryRunStore:
     async def read(self) -> Directives | StoreFailure:
         """Return the directives, or the failure that was ordered."""
         self.reads += 1
+        self._changed.clear()
         self.on_read(self.reads)
         if self.failures:
             return self.failures.pop(0)

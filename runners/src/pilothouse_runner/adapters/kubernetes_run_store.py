@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from pilothouse_api import names
 from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
-from pilothouse_engine.ports import Directives, StoreFailure
+from pilothouse_engine.ports import Directives, StoreFailure, read_supervision, supervision_key
 from pilothouse_runner.adapters.api_server import ApiConnection, ApiServer, read_body, retry_after
 from pilothouse_runner.adapters.connections import HTTP_ERRORS, Reply
 
@@ -288,14 +288,15 @@ def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _fingerprint(body: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what wakes a waiting run: not its own snapshots, and not the operator's conditions."""
+    """Return what wakes a waiting run: not its own snapshots, and not the operator's conditions and tallies."""
     metadata, status = _metadata(body), body.get("status") or {}
     return (
         metadata.get("uid"),
         metadata.get("generation"),
         metadata.get("deletionTimestamp"),
         status.get("attempt"),
-        json.dumps([status.get("supervision"), status.get("children")], sort_keys=True),
+        supervision_key(status.get("supervision")),
+        json.dumps(status.get("children"), sort_keys=True),
     )
 
 
@@ -319,7 +320,8 @@ def _directives(body: Mapping[str, Any]) -> Directives | StoreFailure:
             deleting=metadata.get("deletionTimestamp") is not None,
             snapshot=status.get("run"),
             children={raw["callId"]: ChildReport.model_validate(raw) for raw in status.get("children") or ()},
+            **read_supervision(status.get("supervision")),
         )
     except (ValidationError, KeyError, ValueError) as error:
-        what = f"spec.control, spec.limits or status.children cannot be understood: {error}"
+        what = f"spec.control, spec.limits, status.children or status.supervision cannot be understood: {error}"
         return StoreFailure("Refused", what[:500])

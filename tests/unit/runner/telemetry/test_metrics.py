@@ -1,5 +1,6 @@
 """Metrics of a run by name and label, against an in-memory reader (engine.md §17)."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -98,6 +99,22 @@ async def test_control_latency_is_the_time_from_the_first_sight_of_a_directive_t
     got = {labels["directive"]: value for labels, value in traced.points("pilothouse_control_latency_seconds")}
     assert got == {"Steer": pytest.approx(4.0), "Limits": pytest.approx(4.0), "Abort": 0.0}
     assert traced.points("pilothouse_agent_aborts_total") == [(WORK, 1)]
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(20, "Passed"), (100, "Continue")])
+async def test_the_wait_at_a_barrier_is_timed_and_is_no_part_of_a_turn(seconds: float, outcome: str) -> None:
+    async def see() -> None:
+        await run.clock.sleep(seconds)
+        run.store.raise_clock()
+
+    run = scenario([calls(call("lookup")), answer("resolved")])
+    run.store.set_supervision(barrier={"timeoutSeconds": 60, "onTimeout": "Continue"})
+    traced, seeing = Traced(run), asyncio.ensure_future(see())
+    await traced.attempt()
+    seeing.cancel()
+    waited = min(seconds, 60)
+    assert traced.points("pilothouse_agent_barrier_wait_seconds") == [({**WORK, "outcome": outcome}, waited)]
+    assert traced.points("pilothouse_agent_turn_seconds") == [(WORK, 0.0)]
 
 
 async def test_hooks_and_verdicts_are_counted() -> None:

@@ -234,6 +234,25 @@ async def test_directives_and_parks_are_events() -> None:
     assert "invoice" not in str([span.to_json() for span in traced.spans])
 
 
+async def test_a_barrier_is_a_span_below_the_step_or_between_two_calls_below_the_iteration() -> None:
+    run = scenario(
+        [calls(call("pay"), call("lookup")), answer("resolved")],
+        agent_step(tools=[function_tool("pay", effect="Once"), function_tool("lookup")]),
+        functions={"tools:pay": lambda arguments: {"paid": True}},
+    )
+    run.store.set_supervision(barrier={"timeoutSeconds": 60, "onTimeout": "Continue"})
+    run.store.on_publish = lambda snapshot: snapshot.turn and run.store.raise_clock()  # type: ignore[assignment,func-returns-value]
+    traced = Traced(run)
+    await traced.attempt()
+    assert [path for path in traced.tree() if path.endswith("agent.barrier")] == [
+        "pilothouse.run > step.Agent > agent.barrier",
+        "pilothouse.run > step.Agent > agent.iteration > agent.barrier",
+    ]
+    want = {"pilothouse.step": "work", "pilothouse.turn": 1, "pilothouse.outcome": "Passed"}
+    assert [attributes(span) for span in traced.named("agent.barrier")] == [want, want]
+    assert [event.name for span in traced.spans for event in span.events] == []
+
+
 async def test_requests_carry_the_span_that_they_belong_to() -> None:
     seen: dict[str, str] = {}
 

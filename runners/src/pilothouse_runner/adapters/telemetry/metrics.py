@@ -32,7 +32,7 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.observers import HookEvent, Observer
 from pilothouse_engine.ports import Directives
-from pilothouse_engine.state import RunState
+from pilothouse_engine.state import BARRIER, RunState
 from pilothouse_runner.adapters.telemetry.models import Attributes, endpoint_of, request_attributes
 
 SECONDS = (0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -60,6 +60,7 @@ class MetricObserver(Observer):
         self._cost = counter("pilothouse_agent_cost_usd_total", "USD", "US dollars that were charged.")
         self._turn_seconds = histogram("pilothouse_agent_turn_seconds", "Unparked time of a turn.")
         self._tool_seconds = histogram("pilothouse_agent_tool_seconds", "Time of a tool call that ran.")
+        self._barrier = histogram("pilothouse_agent_barrier_wait_seconds", "Time at a barrier of supervision.")
         self._latency = histogram(
             "pilothouse_control_latency_seconds", "From a directive's first sight to its landing."
         )
@@ -119,6 +120,9 @@ class MetricObserver(Observer):
     def _park_ended(self, state: RunState, fact: ParkEnded) -> None:
         if self._turn is not None:
             self._turn.go_on(fact.at)
+        if fact.reason == BARRIER and state.park is not None:
+            outcome = state.barrier_timeout.verdict if state.barrier_timeout is not None else "Passed"
+            self._barrier.record(max(0.0, fact.at - state.park.at), self._labels(_step(state), outcome=outcome))
 
     def _step_finished(self, state: RunState, fact: StepFinished) -> None:
         self._end_turn(fact.at)

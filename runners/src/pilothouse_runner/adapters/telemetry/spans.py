@@ -13,6 +13,7 @@ from pilothouse_engine.facts import (
     ApprovalAnswered,
     ApprovalRequested,
     AttemptStarted,
+    BarrierTimedOut,
     CallFinished,
     CallStarted,
     ChildDelivered,
@@ -40,7 +41,7 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.observers import Observer
 from pilothouse_engine.results import READ_TOOL_RESULT
-from pilothouse_engine.state import RunState, Visit
+from pilothouse_engine.state import BARRIER, RunState, Visit
 from pilothouse_runner.adapters.telemetry.models import Attributes, endpoint_of, reply_attributes, request_attributes
 from pilothouse_runner.telemetry import TRACEPARENT
 
@@ -287,13 +288,25 @@ class SpanObserver(Observer):
         self._event("control", fact.at, {"directive": "Limits", "landing": "Landed", "turn": fact.turn})
 
     def _park_began(self, state: RunState, fact: ParkBegan) -> None:
-        self._event("park.began", fact.at, {"reason": fact.reason})
+        if fact.reason != BARRIER:  # that is a span, which is opened when it is over
+            self._event("park.began", fact.at, {"reason": fact.reason})
 
     def _park_released(self, state: RunState, fact: ParkReleased) -> None:
         self._event("park.released", fact.at, {})
 
     def _park_ended(self, state: RunState, fact: ParkEnded) -> None:
+        if fact.reason == BARRIER and state.park is not None:
+            verdict = state.barrier_timeout.verdict if state.barrier_timeout is not None else "Passed"
+            what: Attributes = {"pilothouse.turn": state.park.turn, "pilothouse.outcome": verdict}
+            visit = _visit(state)
+            parent = self._iteration or self._step if visit.stage == "Batch" else self._step
+            span = self._start("agent.barrier", parent, state.park.at, {"pilothouse.step": visit.step, **what})
+            span.end(_nanoseconds(fact.at))
+            return
         self._event("park.ended", fact.at, {"reason": fact.reason})
+
+    def _barrier_timed_out(self, state: RunState, fact: BarrierTimedOut) -> None:
+        self._event("barrier.timed_out", fact.at, {"turn": fact.turn, "outcome": fact.verdict})
 
     def _policy_judged(self, state: RunState, fact: PolicyJudged) -> None:
         self._event("policy", fact.at, {"at": fact.at_gate, "verdict": fact.verdict, "rule": fact.rule})
@@ -378,6 +391,7 @@ _TAKES: Mapping[type[Any], Callable[[SpanObserver, RunState, Any], None]] = {
     ParkBegan: SpanObserver._park_began,
     ParkReleased: SpanObserver._park_released,
     ParkEnded: SpanObserver._park_ended,
+    BarrierTimedOut: SpanObserver._barrier_timed_out,
     JudgeStarted: SpanObserver._judge_started,
     JudgeAnswered: SpanObserver._judge_answered,
     TextJudged: SpanObserver._text_judged,
