@@ -118,10 +118,12 @@ class _Transcript:
         yield f"-- {at} loads session {told.value.session} of step {told.value.step}"
 
     def _keep(self, at: str, told: Told) -> Iterator[str]:
-        *before, run = told.outcome
+        *before, run = told.outcome.runs
         yield f"-- {at} keeps in session {told.value.session} of step {told.value.step}, behind {len(before)} runs"
         for message in run.messages:
             yield from _message(message, None)
+        for task in told.outcome.tasks:
+            yield f"   task: {task.ref_name} for call {task.call} of {task.run}"
 
     def _model(self, at: str, told: Told) -> Iterator[str]:
         request: ModelRequest = told.value

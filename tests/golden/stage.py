@@ -44,7 +44,13 @@ from pilothouse_engine.ports import (
 )
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Stop
 from pilothouse_engine.scripted import ScriptedModel
-from pilothouse_engine.sessions.records import PastRun, decode_messages, decode_runs, encode_runs
+from pilothouse_engine.sessions.records import (
+    Conversation,
+    PastRun,
+    decode_conversation,
+    decode_messages,
+    encode_conversation,
+)
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.state import BARRIER, RunState
 from pilothouse_engine.testing.clock import START, ManualClock
@@ -386,7 +392,7 @@ class _Sessions(MemorySessions):
         script = stage.script
         past = [PastRun(f"past-{number}", decode_messages(said)) for number, said in enumerate(script.past)]
         if script.session is not None and (past or script.damaged):
-            content = b"{" if script.damaged else encode_runs(tuple(past))
+            content = b"{" if script.damaged else encode_conversation(Conversation(tuple(past)))
             self._stored[SessionKey("ns", script.session, "work")] = StoredSession(1, content)
 
     async def load(self, key: SessionKey) -> StoredSession:
@@ -394,7 +400,7 @@ class _Sessions(MemorySessions):
         return await super().load(key)
 
     async def replace(self, key: SessionKey, version: int, content: bytes) -> bool:
-        self._stage.tell("keep", key, decode_runs(content))
+        self._stage.tell("keep", key, decode_conversation(content))
         return await super().replace(key, version, content)
 
 

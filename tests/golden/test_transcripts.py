@@ -28,7 +28,7 @@ from pilothouse_engine.facts import (
 from pilothouse_engine.frames import fold
 from pilothouse_engine.ports import SessionKey, StoredSession
 from pilothouse_engine.run import Finished
-from pilothouse_engine.sessions.records import decode_runs
+from pilothouse_engine.sessions.records import decode_conversation
 from support.golden import Golden
 
 HERE = Path(__file__).parent / "transcripts"
@@ -152,7 +152,7 @@ def check_kept_once(stage: Stage, facts: list[Fact]) -> None:
     stored = stage.sessions._stored.get(SessionKey("ns", stage.script.session, "work"), StoredSession())
     past = [f"past-{number}" for number in range(len(stage.script.past))]
     has_said = any(isinstance(fact, PromptOpened) for fact in facts)
-    assert [run.uid for run in decode_runs(stored.content)] == past + [UID] * has_said
+    assert [run.uid for run in decode_conversation(stored.content).runs] == past + [UID] * has_said
 
 
 def check_exits(stage: Stage, facts: list[Fact]) -> None:

@@ -37,6 +37,8 @@ REFUSED = "ChildRefused"
 DELETED = "ChildDeleted"
 NAME_TAKEN = "ChildNameTaken"
 WANTED = frozenset({"Awaited", "Background"})
+HANDED_ON = "HandedOn"
+"""State of a task that outlives the run that asked for it; the next run of the session tells its end."""
 _NOTHING: Mapping[str, Any] = {"input_tokens": 0, "output_tokens": 0, "cost_usd": "0"}
 
 
@@ -60,6 +62,8 @@ class Family:
     targets: Collection[tuple[str, str]] = ()
     since: Mapping[str, datetime] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, AgentRun | None] = field(default_factory=dict)
+    """Earlier runs of the session, by name, whose tasks this one tells the ends of; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +86,16 @@ class ChildPatch:
 class ChildrenPlan:
     """What is to be done. `reports`: `status.children` as it should be, once the new ones are made.
 
-    `open`: children that have not ended; the parent ends after them. `waiting`: why a child is not made yet, by call
-    id; look again soon.
+    `open`: children that have not ended; the parent ends after them. `handed_on`: the same of those that it does not
+    end after, its own and those of earlier runs of the session. `waiting`: why a child is not made yet, by call id;
+    look again soon.
     """
 
     creates: tuple[NewChild, ...] = ()
     patches: tuple[ChildPatch, ...] = ()
     reports: tuple[ChildReport, ...] = ()
     open: tuple[str, ...] = ()
+    handed_on: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -101,6 +107,7 @@ class _Step:
     create: NewChild | None = None
     patch: ChildPatch | None = None
     open: str | None = None
+    handed_on: str | None = None
     waiting: str | None = None
 
 
@@ -113,6 +120,11 @@ def calls_of(parent: AgentRun, snapshot: Snapshot) -> tuple[str, ...]:
 def child_name(parent: AgentRun, call_id: str) -> str:
     """Return the name of the child that does a call."""
     return names.child_run_name(parent.metadata.name, call_id)
+
+
+def past_tasks(snapshot: Snapshot) -> dict[str, str]:
+    """Return the tasks of earlier runs of the session that a run tells the ends of: their names, and those runs'."""
+    return {request.call_id: request.owner for request in snapshot.children if request.owner is not None}
 
 
 def plan_children(family: Family) -> ChildrenPlan:
@@ -128,6 +140,7 @@ def plan_children(family: Family) -> ChildrenPlan:
         patches=tuple(step.patch for step in done if step.patch is not None),
         reports=tuple(step.report for step in done if step.report is not None)[-MAX_CHILDREN:],
         open=tuple(step.open for step in done if step.open is not None),
+        handed_on=tuple(step.handed_on for step in done if step.handed_on is not None),
         waiting={call: step.waiting for call, step in steps.items() if step.waiting is not None},
     )
 
@@ -135,7 +148,10 @@ def plan_children(family: Family) -> ChildrenPlan:
 def _plan_child(
     family: Family, call_id: str, request: ChildRequest | None, report: ChildReport | None, number: int
 ) -> _Step:
-    is_wanted = request is not None and request.state in WANTED and not family.is_ending
+    if request is not None and request.owner is not None:
+        return _plan_past(family, request, report)
+    is_handed_on = request is not None and request.state == HANDED_ON
+    is_wanted = is_handed_on or (request is not None and request.state in WANTED and not family.is_ending)
     child = family.found.get(call_id)
     if child is not None and not (is_child_of(child, family.parent) and _does(child, call_id)):
         return _plan_taken(family, call_id, report, is_wanted)
@@ -166,14 +182,16 @@ def _kept(report: ChildReport, is_wanted: bool) -> ChildReport:
 
 
 def _plan_new(family: Family, request: ChildRequest, number: int) -> _Step:
+    # A run that has ended makes its last tasks before its end is told: nobody looks after it any more then.
+    held = child_name(family.parent, request.call_id) if request.state == HANDED_ON else None
     if family.plan is None:
-        return _Step(waiting="the plan of this run is not at hand")
+        return _Step(waiting="the plan of this run is not at hand", open=held)
     refusal = _refusal(family, family.plan, request, number)
     if refusal is not None:
         return _Step(report=_end(request.call_id, REFUSED, refusal))
     reason, missing = _missing(family, request)
     if missing is not None and _is_patient(family, request.call_id) and request.call_id not in family.refusals:
-        return _Step(waiting=missing)
+        return _Step(waiting=missing, open=held)
     if missing is not None and not _is_patient(family, request.call_id):
         return _Step(report=_end(request.call_id, reason, missing))
     raw = build_child(family.parent, request)
@@ -279,6 +297,28 @@ def _plan_taken(family: Family, call_id: str, report: ChildReport | None, is_wan
     return _Step(report=_end(call_id, NAME_TAKEN, what))
 
 
+# ---------------------------------------------------------------- one of an earlier run of the session
+
+
+def _plan_past(family: Family, request: ChildRequest, report: ChildReport | None) -> _Step:
+    """A task that has outlived its run is reported on and nothing else: whoever asked for it has ended."""
+    is_wanted = request.state in WANTED
+    if report is not None and report.exit is not None:
+        return _Step(report=_kept(report, is_wanted))
+    if not is_wanted:
+        return _Step(report=report)
+    owner, child = family.owners.get(request.owner or ""), family.found.get(request.call_id)
+    if child is None or owner is None:
+        what = f"the run {request.call_id}, a task of {request.owner}, was deleted before it had ended"
+        return _Step(report=_end(request.call_id, DELETED, what, has_run=True))
+    if owner.spec.session != family.parent.spec.session or not is_child_of(child, owner):
+        what = f"the run {child.metadata.name} is no task of a run of session {family.parent.spec.session}"
+        return _Step(report=_end(request.call_id, REFUSED, what))
+    if is_finished(child):
+        return _Step(report=_report_end(request.call_id, child))
+    return _Step(report=_report_live(request.call_id, child), handed_on=child.metadata.name)
+
+
 # ---------------------------------------------------------------- one that is there
 
 
@@ -295,6 +335,8 @@ def _plan_found(
     stuck = _stuck(child)
     if stuck is not None:
         return _Step(report=_end(call_id, *stuck, child.metadata.name), patch=_abort(child, stuck[1]), open=open_)
+    if request is not None and request.state == HANDED_ON:
+        return _Step(report=ChildReport(call_id=call_id, name=child.metadata.name), handed_on=open_)
     if not is_wanted and (request is not None or family.is_ending):
         patch = _abort(child, f"{family.parent.metadata.name} waits for it no more")
     else:

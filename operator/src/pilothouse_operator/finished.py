@@ -31,6 +31,8 @@ class FinishedRun:
     attempts: int
     is_triggered: bool
     ttl_seconds: int | None
+    tasks: tuple[str, ...] = ()
+    """Children that have outlived it: they would be deleted with it."""
 
     @property
     def key(self) -> Key:
@@ -60,6 +62,7 @@ def read_finished(raw_run: Raw) -> FinishedRun:
         attempts=status.get("attempt") or 0,
         is_triggered=names.LABEL_TRIGGER in metadata.get("labels", {}),
         ttl_seconds=spec.get("overrides", {}).get("ttlSecondsAfterFinished"),
+        tasks=tuple(it["name"] for it in status.get("children", ()) if "exit" not in it and "name" in it),
     )
 
 

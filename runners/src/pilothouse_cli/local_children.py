@@ -31,6 +31,7 @@ from pilothouse_control.children import (
     calls_of,
     child_name,
     ended_calls,
+    past_tasks,
     plan_children,
     read_snapshot,
     refusal_report,
@@ -87,6 +88,8 @@ class LocalFamily:
     plans: dict[str, Plan] = field(default_factory=dict)
     known: dict[str, References] = field(default_factory=dict)
     since: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    handed_on: set[str] = field(default_factory=set)
+    """Tasks that outlive the run of this process: let go of at its end, and hosted by the session's next run."""
 
     async def advance(self, folder: RunFolder, plan: Plan, attempt: Attempt) -> AttemptEnd:
         """Advance a run as far as it goes here, with its children; they have ended or are let go when this returns."""
@@ -115,8 +118,9 @@ class LocalFamily:
         """Wait for the children: those of a run that has ended are aborted, those of one that is let go are too."""
         if isinstance(end, Finished):
             self._tend(folder)
-            if self.hosted:
-                await asyncio.wait(self.hosted.values(), timeout=ABORT_GRACE_SECONDS)
+            held = [task for name, task in self.hosted.items() if name not in self.handed_on]
+            if held:
+                await asyncio.wait(held, timeout=ABORT_GRACE_SECONDS)
         self.stop.release()
         if self.hosted:
             await asyncio.wait(self.hosted.values(), timeout=ABORT_GRACE_SECONDS)
@@ -149,7 +153,7 @@ class LocalFamily:
                 say(f"the children of run {folder.name} cannot be looked after: {error.message}")
 
     def _settle(self, folder: RunFolder, parent: AgentRun, snapshot: Snapshot) -> None:
-        known, calls = self._known_of(folder), calls_of(parent, snapshot)
+        known, calls, past = self._known_of(folder), calls_of(parent, snapshot), past_tasks(snapshot)
         mode = parent.spec.control.mode if parent.spec.control is not None else None
         family = Family(
             parent=parent,
@@ -157,7 +161,8 @@ class LocalFamily:
             plan=self._plan_of(folder),
             is_ending=snapshot.exit is not None or mode == "Abort",
             now=datetime.now(UTC),
-            found={call: self._find(child_name(parent, call)) for call in calls},
+            found={call: self._find(call if call in past else child_name(parent, call)) for call in calls},
+            owners={name: self._find(name) for name in set(past.values())},
             targets=frozenset([*(("Agent", it) for it in known.agents), *(("Workflow", it) for it in known.workflows)]),
             since={call: self.since[folder.name, call] for call in calls if (folder.name, call) in self.since},
         )
@@ -172,7 +177,8 @@ class LocalFamily:
             self._tell(patch)
         reports = [refused.get(report.call_id) or report for report in plan.reports]
         _write_reports(folder, parent, reports)
-        for name in plan.open:
+        self.handed_on |= set(plan.handed_on)
+        for name in (*plan.open, *plan.handed_on):
             self._host(name)
 
     def _find(self, name: str) -> AgentRun | None:

@@ -156,7 +156,8 @@ def _copy_input(state: RunState, given: Mapping[str, Any]) -> dict[str, Any] | R
         return Refused("ChildRefused", f"the input of a child has {size:,} bytes; the limit is {MAX_INPUT_BYTES:,}")
     if len(state.children) >= MAX_CHILDREN:
         return Refused("ChildRefused", f"this run has asked for {MAX_CHILDREN} children, which is all it may")
-    under_way = size + sum(_bytes_of(compact(child.request.input)) for child in state.tasks.values())
+    shown = (child.request.input for child in state.children.values() if child.is_to_be_made)
+    under_way = size + sum(_bytes_of(compact(given)) for given in shown)
     if under_way > MAX_OPEN_BYTES:
         what = f"the inputs of tasks under way would have {under_way:,} bytes; the limit is {MAX_OPEN_BYTES:,}"
         return Refused("ChildRefused", f"{what}: wait until one has ended")
@@ -292,7 +293,8 @@ def plan_deliveries(catalog: Catalog, state: RunState, inputs: Inputs, limits: L
         judged = visit.judged_tasks.get(result_id)
         if judged is not None and judged.text is not None:
             text = judged.text
-        note = task_note(call_id, end.signal, text + pointer)
+        # The model knows it by the id that its start gave, in whichever run that was.
+        note = task_note(child.past.call if child.past is not None else call_id, end.signal, text + pointer)
         return Commit((_delivered(state, inputs, child, report, end, end.content, note),))
     return None
 
@@ -332,8 +334,13 @@ def _delivered(
     content: str = "",
     note: str = "",
 ) -> ChildDelivered:
-    """Return the end of a child with what it took: its whole hold where nobody knows."""
+    """Return the end of a child with what it took: its whole hold where nobody knows.
+
+    What a task of an earlier run took was that run's.
+    """
     request = child.request
+    if child.past is not None:
+        return ChildDelivered(inputs.now, request.call, state.next_turn, end.signal, 0, 0, 0, content, note)
     is_known = report.input_tokens is not None and report.output_tokens is not None
     taken_input = report.input_tokens if is_known else request.hold_tokens
     cost = _nano(report.cost_usd)

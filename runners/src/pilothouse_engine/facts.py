@@ -156,16 +156,31 @@ class StepEntered:
     turn: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PastTask:
+    """A task in the background that has outlived the run that asked for it; nobody was told its end yet.
+
+    It is the child of that `run` for its call `call`; `ref_name` is the Agent that it runs.
+    """
+
+    run: str
+    call: str
+    ref_name: str
+    at: float
+
+
 @value
 class SessionLoaded:
     """What an agent step begins its visits with of earlier runs of the session: all of them, whatever is stored later.
 
-    `history` are messages in the form of `sessions.records`, oldest first; empty where nothing was ever said.
+    `history` are messages in the form of `sessions.records`, oldest first; empty where nothing was ever said. `tasks`
+    are those whose ends this run tells.
     """
 
     at: float
     step: str
     history: tuple[Mapping[str, Any], ...] = ()
+    tasks: tuple[PastTask, ...] = ()
 
 
 @value
@@ -635,7 +650,7 @@ FACTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)
 
 # ---------------------------------------------------------------- the form in the journal
 
-_NESTED = frozenset({"messages", "calls", "tools"})
+_NESTED = frozenset({"messages", "calls", "tools", "tasks"})
 """Fields that are tuples of values; a kind of fact has one at most."""
 
 

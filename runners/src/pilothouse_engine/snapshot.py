@@ -257,12 +257,14 @@ def _child_request(child: Child) -> ChildRequest:
         held["tokens"] = request.hold_tokens
     if request.hold_cost is not None:
         held["cost_usd"] = dollars(request.hold_cost)
+    owner = {} if child.past is None else {"owner": child.past.run}
     return ChildRequest(
         call_id=request.call,
         ref=ChildRef(kind=request.ref_kind, name=request.ref_name),
-        input=dict(request.input) if child.is_open else {},
+        input=dict(request.input) if child.is_to_be_made else {},
         hold=ChildHold(**held),
         state=child.state,
+        **owner,
     )
 
 

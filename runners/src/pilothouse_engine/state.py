@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pilothouse_api.names import child_run_name
+from pilothouse_api.signals import ABORTED
 from pilothouse_api.v1alpha1.agentrun import RunLimits
 from pilothouse_engine.account import Account, Charge, Hold
 from pilothouse_engine.facts import (
@@ -36,6 +38,7 @@ from pilothouse_engine.facts import (
     ParkBegan,
     ParkEnded,
     ParkReleased,
+    PastTask,
     PolicyJudged,
     PromptOpened,
     ReplyReceived,
@@ -241,21 +244,30 @@ class Report:
     finished_at: float | None = None
 
 
-ChildState = Literal["Awaited", "Background", "Delivered", "Abandoned"]
+ChildState = Literal["Awaited", "Background", "Delivered", "Abandoned", "HandedOn"]
 
 
 @dataclass(slots=True)
 class Child:
-    """A run that was asked for. `visit` is the number of the visit that asked; its end gives nobody the result."""
+    """A run that was asked for. `visit` is the number of the visit that asked; its end gives nobody the result.
+
+    `past` is set where an earlier run of the session has asked for it.
+    """
 
     request: ChildRequested
     visit: int
     state: ChildState
+    past: PastTask | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether its end is still waited for."""
         return self.state in ("Awaited", "Background")
+
+    @property
+    def is_to_be_made(self) -> bool:
+        """Whether somebody may still have to make it, and needs its input for that."""
+        return self.past is None and (self.is_open or self.state == "HandedOn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +442,7 @@ def _close_turn(state: RunState) -> None:
 def _step_finished(state: RunState, fact: StepFinished) -> None:
     visit = _visit(state)
     _forfeit(state, visit)
-    _abandon_tasks(state)
+    _leave_tasks(state, fact.signal)
     report = state.reports[-1]
     report.signal, report.finished_at = fact.signal, fact.at
     report.iterations, report.tokens = visit.replies, visit.account.used
@@ -461,7 +473,7 @@ def _write(state: RunState, writes: Mapping[str, Any]) -> None:
 def _run_ended(state: RunState, fact: RunEnded) -> None:
     if state.visit is not None:
         _forfeit(state, state.visit)
-    _abandon_tasks(state)
+        _leave_tasks(state, fact.signal)
     state.ended = fact
     state.park = None
     state.last_progress_at = fact.at
@@ -565,6 +577,11 @@ def _session_loaded(state: RunState, fact: SessionLoaded) -> None:
     from pilothouse_engine.sessions.records import decode_messages  # most runs have no session
 
     state.histories[fact.step] = decode_messages(fact.history)
+    for task in fact.tasks:
+        # Ids of calls repeat from run to run; the name of a run does not.
+        call = child_run_name(task.run, task.call)
+        request = ChildRequested(task.at, call, state.turn, "Agent", task.ref_name, {}, is_background=True)
+        state.children[call] = state.tasks[call] = Child(request, _visit(state).number, "Background", task)
 
 
 def _prompt_opened(state: RunState, fact: PromptOpened) -> None:
@@ -937,14 +954,24 @@ def _settle_child(state: RunState, child: Child, taken: Charge) -> None:
 
 
 def _abandon(state: RunState, child: Child) -> None:
-    """Wait for a child no more: it is aborted, and since nobody will know what it took, its hold is charged whole."""
-    child.state = "Abandoned"
+    """Wait for a child no more: it is aborted."""
+    _leave(state, child, "Abandoned")
+
+
+def _leave(state: RunState, child: Child, now: ChildState) -> None:
+    """Wait for a child no more. Since this run will not know what it took, its hold is charged whole."""
+    child.state = now
     state.tasks.pop(child.request.call, None)
     _settle_child(state, child, Charge(child.request.hold_tokens or 0, 0, child.request.hold_cost, counted=False))
 
 
-def _abandon_tasks(state: RunState) -> None:
+def _leave_tasks(state: RunState, signal: str) -> None:
+    """Wait for tasks no more: in a session its next run is told their ends, else they are aborted and listed."""
+    is_session = _visit(state).step in state.histories
     for child in list(state.tasks.values()):
+        if child.past is not None or (is_session and signal != ABORTED):
+            _leave(state, child, "HandedOn")
+            continue
         _abandon(state, child)
         state.effects_unknown.append(OpenEffect(child.request.call, child.request.ref_name, child.request.at))
 

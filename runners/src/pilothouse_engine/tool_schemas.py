@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 _TASK_CLAUSE = (
     "Starts this in the background and returns the id of the task at once; a message brings its result before a later"
-    " turn. A task that is under way when you give your final answer is aborted."
+    " turn. A task that is under way when you give your final answer"
 )
+_TASK_ENDS = {True: "goes on; its result comes when this conversation does.", False: "is aborted."}
+"""Whether the run is one of a session, and what becomes of its tasks."""
 
 MAX_ARGUMENTS_CHARS = 262_144
 MAX_ERRORS_SHOWN = 4
@@ -98,7 +100,8 @@ def _specs_of(plan: Plan, tool: Tool) -> Iterator[ToolSpec]:
     parameters = _derive(plan, step) if tool.parameters is None else _as_object(close_schema(tool.parameters))
     yield ToolSpec(name=tool.name, description=description, parameters=parameters)
     if tool.background and tool.agent_ref is not None:
-        yield ToolSpec(task_name(tool.name), f"{_TASK_CLAUSE} {description}", parameters)
+        ends = _TASK_ENDS[plan.session is not None]
+        yield ToolSpec(task_name(tool.name), f"{_TASK_CLAUSE} {ends} {description}", parameters)
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def asks(call_id: str = CALL, state: str = "Awaited", agent: str = "helper", **c
     }
 
 
-async def begin(stage: Stage, **settings: str) -> None:
+async def begin(stage: Stage, session: str | None = None, **settings: str) -> None:
     """An operator, a workflow whose agent may delegate, and a run of it whose runner has begun."""
     await stage.operator(**settings).start()
     model = {**SCRIPTED, "maxOutputTokens": 100}
@@ -42,7 +42,7 @@ async def begin(stage: Stage, **settings: str) -> None:
     agent = {"mode": "Autonomous", "model": model, "steering": {"inline": "Delegate."}, "prompt": None, "tools": [tool]}
     await stage.apply_agent("worker", **agent, policy=[rule])
     await stage.apply_workflow(limits={"tokenBudget": 10_000}, policy=[{**rule, "name": "never-either"}])
-    await stage.apply_run()
+    await stage.apply_run(**({"session": session} if session is not None else {}))
     await stage.start_pod("r1-1")
     await stage.wait_phase("Running")
 
@@ -214,3 +214,33 @@ async def test_a_run_that_claims_a_parent_is_never_planned(stage: Stage) -> None
         await connection.close()
     found = await stage.wait_condition("Ready", "False", "NotAskedFor", "forged")
     assert "the run r1 does not ask for this child" in found["message"]
+
+
+async def test_a_task_outlives_its_run_and_its_end_is_told_in_the_next_run_of_the_session(stage: Stage) -> None:
+    await begin(stage, **DURABLE, session="c-17")
+    await stage.publish(turn=2, children=[asks(TASK, "Background")])
+    await stage.start_pod(f"{TASK_RUN}-1")
+    end = {"signal": "default", "reason": "Complete", "message": ""}
+    await stage.publish(turn=3, exit=end, children=[asks(TASK, "HandedOn")])
+    await stage.end_pod("r1-1", 0)
+    await stage.wait_phase("Succeeded")
+    assert await mode_of(stage, TASK_RUN) is None
+
+    await stage.apply_run("r2", session="c-17")
+    await stage.start_pod("r2-1")
+    await stage.publish("r2", turn=1, children=[asks(TASK_RUN, "Background", input={}, hold={}, owner="r1")])
+
+    async def report() -> Raw | None:
+        found = (await stage.status("r2")).get("children", ())
+        return next((one for one in found if one["callId"] == TASK_RUN), None)
+
+    assert await eventually(report) == {"callId": TASK_RUN, "name": TASK_RUN}
+    await stage.publish(TASK_RUN, turn=1, exit=end, result={"found": 3})
+    await stage.end_pod(f"{TASK_RUN}-1", 0)
+
+    async def told() -> Raw | None:
+        one = await report()
+        return one if one is not None and "exit" in one else None
+
+    known = await eventually(told, 15)
+    assert known is not None and (known["exit"]["reason"], known["result"]) == ("Complete", {"found": 3})

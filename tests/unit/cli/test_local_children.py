@@ -110,6 +110,37 @@ def test_ctrl_c_lets_go_of_the_child_too_and_resume_goes_on_with_both(terminal: 
 
 
 @pytest.mark.slow
+def test_a_task_outlives_its_run_and_the_next_run_of_the_session_hosts_it_and_tells_its_end(terminal: Terminal) -> None:
+    text = slow_family(turns=8, delay=0.2)
+    agents = list(yaml.safe_load_all(text))
+    [tool] = agents[1]["spec"]["tools"]
+    tool["background"] = True
+    start = {"turns": [a_call("start_ask_task", what="all"), {"text": "begun"}], "repeat": "None"}
+    agents[1]["spec"]["model"]["script"]["inline"] = json.dumps(start)
+    first = terminal.write("first.yaml", yaml.safe_dump_all(agents))
+    wait = [{**a_call("note", n=n), "delaySeconds": 0.4} for n in range(8)]
+    agents[1]["spec"]["model"]["script"]["inline"] = json.dumps({"turns": [*wait, {"text": "ok"}], "repeat": "None"})
+    agents[1]["spec"]["tools"] += agents[0]["spec"]["tools"]
+    agents[1]["spec"]["limits"] = {"maxIterations": 20, "maxToolCalls": 20}
+    second = terminal.write("second.yaml", yaml.safe_dump_all(agents))
+
+    run = ("--workflow", "boss", "--session", "c-17", "-o", "json")
+    code, out, _ = finish(terminal.start("run", first, *run, "--name", "r1"))
+    assert code == 0
+    assert [child["state"] for child in json.loads(out)["status"]["run"]["children"]] == ["HandedOn"]
+    child = child_of(terminal)
+    assert show(terminal, child)["status"]["phase"] != "Succeeded"
+
+    code, out, _ = finish(terminal.start("run", second, *run, "--name", "r2"))
+    assert code == 0
+    status = json.loads(out)["status"]
+    assert [(one["callId"], one["owner"], one["state"]) for one in status["run"]["children"]] == [
+        (child, "r1", "Delivered")
+    ]
+    assert show(terminal, child)["status"]["run"]["toolCalls"] == {"note": 8}  # none twice
+
+
+@pytest.mark.slow
 def test_pause_and_abort_of_the_parent_reach_the_child(terminal: Terminal) -> None:
     manifest = terminal.write("w.yaml", slow_family(40, delay=2.0))
     run = terminal.start("run", manifest, "--workflow", "boss", "--name", "r1", "-o", "json")

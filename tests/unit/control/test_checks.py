@@ -1091,13 +1091,6 @@ ROWS = [
         "spec.steps[0]",
         "Agent b: a part of tokenBudget that is lent to a child needs maxOutputTokens",
     ),
-    Row(
-        "TaskOfSession",
-        [a_run(session="s"), a_workflow(agent_step(tools=[a_delegate("b", background=True)])), an_agent("b")],
-        [a_run(session="s"), a_workflow(agent_step(tools=[a_delegate("b")])), an_agent("b")],
-        "spec.session",
-        "a task does not outlive its run yet",
-    ),
     # ---- of supervisors
     Row(
         "OnErrorWithoutSync",

@@ -375,3 +375,70 @@ def test_policies_are_not_escaped_by_delegating() -> None:
     assert lineage.ancestors == ("triage-1",)
     assert lineage.limits is not None
     assert lineage.limits.token_budget == 4096
+
+
+# ---------------------------------------------------------------- tasks that outlive their run
+
+
+def test_a_task_that_outlives_its_run_is_neither_aborted_nor_waited_for() -> None:
+    plan = decide(a_request("HandedOn"), child=a_child(), is_ending=True)
+
+    assert (plan.patches, plan.open, plan.handed_on) == ((), (), (NAME,))
+    assert only_report(plan) == {"callId": CALL, "name": NAME}
+
+
+def test_one_that_is_not_made_yet_is_made_before_the_end_of_its_run_is_told() -> None:
+    plan = decide(a_request("HandedOn"), is_ending=True)
+    missing = decide(a_request("HandedOn"), is_ending=True, targets=frozenset())
+
+    assert [new.raw["metadata"]["name"] for new in plan.creates] == [NAME]
+    assert plan.open == missing.open == (NAME,)
+
+
+def a_past(state: str = "Background") -> Raw:
+    return a_request(state, callId=NAME, input={}, owner="triage-1")
+
+
+def decide_past(
+    child: AgentRun | None, owner: AgentRun | None, *, session: str = "c-17", report: Raw | None = None, state: str = ""
+) -> ChildrenPlan:
+    """What the next run of the session does about a task of the run triage-1."""
+    parent = a_parent(*([report] if report is not None else []), session=session)
+    second = parent.metadata.model_copy(update={"name": "triage-2", "uid": "u2"})
+    parent = parent.model_copy(update={"metadata": second})
+    past = a_past(state) if state else a_past()
+    return decide(past, parent=parent, found={NAME: child}, owners={"triage-1": owner})
+
+
+def test_the_next_run_of_a_session_reports_on_a_task_and_does_nothing_else_about_it() -> None:
+    owner = a_parent(session="c-17")
+    live = decide_past(a_child(), owner)
+    over = decide_past(a_child(an_end()), owner)
+
+    assert (live.creates, live.patches, live.open, live.handed_on) == ((), (), (), (NAME,))
+    assert only_report(live) == {"callId": NAME, "name": NAME}
+    assert over.handed_on == () and only_report(over)["result"] == {"found": 3}
+
+
+@pytest.mark.parametrize(
+    ("child", "owner", "reason"),
+    [
+        (None, a_parent(session="c-17"), "ChildDeleted"),
+        (a_child(), None, "ChildDeleted"),
+        (a_child(), a_parent(session="c-18"), "ChildRefused"),
+        (a_child(owner="u9"), a_parent(session="c-17"), "ChildRefused"),
+    ],
+    ids=["deleted", "deleted with its run", "of another session", "of another run"],
+)
+def test_a_task_that_is_none_of_the_session_is_an_end(child: Any, owner: Any, reason: str) -> None:
+    plan = decide_past(child, owner)
+
+    assert only_report(plan)["exit"]["reason"] == reason and plan.patches == ()
+
+
+def test_the_end_of_a_task_is_kept_until_it_was_told() -> None:
+    report = {**ENDED, "callId": NAME, "result": {"found": 3}}
+    owner = a_parent(session="c-17")
+
+    assert only_report(decide_past(None, owner, report=report)) == report
+    assert "result" not in only_report(decide_past(None, owner, report=report, state="Delivered"))

@@ -20,9 +20,10 @@ from pilothouse_engine.run import Finished, Released
 from pilothouse_engine.sessions.records import (
     MAX_MESSAGE_CHARS,
     OPENING_NOTE,
+    Conversation,
     PastRun,
-    decode_runs,
-    encode_runs,
+    decode_conversation,
+    encode_conversation,
 )
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.testing.sessions import MemorySessions
@@ -53,6 +54,11 @@ def run_of(
     return Scenario(plan, ListModel(turns), sessions=sessions, **fields)
 
 
+def record_of(uid: str, *messages: Message) -> bytes:
+    """The content of a record with one run."""
+    return encode_conversation(Conversation((PastRun(uid, messages),)))
+
+
 def requests_of(run: Scenario) -> list[ModelRequest]:
     assert isinstance(run.model, ListModel)
     return run.model.requests
@@ -64,7 +70,7 @@ def shown(request: ModelRequest) -> list[tuple[str, str]]:
 
 
 async def kept(sessions: MemorySessions, key: SessionKey = KEY) -> list[PastRun]:
-    return list(decode_runs((await sessions.load(key)).content))
+    return list(decode_conversation((await sessions.load(key)).content).runs)
 
 
 async def kept_texts(sessions: MemorySessions, key: SessionKey = KEY) -> list[str]:
@@ -212,7 +218,7 @@ async def test_a_call_that_was_stored_without_a_result_is_answered_on_load() -> 
         Message("assistant", "", (RequestedCall("p1", "lookup", "{}"), RequestedCall("p2", "lookup", "{}"))),
         Message("tool", "found", provider_id="p2", name="lookup"),
     )
-    await sessions.replace(KEY, 0, encode_runs((PastRun("old", messages),)))
+    await sessions.replace(KEY, 0, record_of("old", *messages))
     run = run_of(sessions, "two", [answer("resolved")])
     await run.finish()
 
@@ -562,7 +568,7 @@ async def test_runs_that_end_at_once_are_both_kept() -> None:
             stored = await sessions.load(key)
             if not raced and await run.facts_of(RunEnded):
                 raced.append(True)
-                await sessions.replace(key, stored.version, encode_runs((PastRun("other", (Message("user", "x"),)),)))
+                await sessions.replace(key, stored.version, record_of("other", Message("user", "x")))
             return stored
 
         async def replace(self, key: SessionKey, version: int, content: bytes) -> bool:
@@ -586,7 +592,7 @@ async def test_a_resumed_run_sees_the_history_that_it_began_with() -> None:
     run = run_of(sessions, "two", [calls(call("lookup")), hang])
     await run.release()
     stored = await sessions.load(KEY)
-    await sessions.replace(KEY, stored.version, encode_runs((PastRun("other", (Message("user", "changed"),)),)))
+    await sessions.replace(KEY, stored.version, record_of("other", Message("user", "changed")))
     run.model = ListModel([answer("resolved")])
     await run.finish()
 
@@ -600,3 +606,99 @@ async def test_tools_are_offered_and_the_loop_guard_counts_as_in_any_run() -> No
     run = run_of(sessions, "two", same, agent_step(tools=[function_tool("lookup")]))
     await run.finish()
     assert run.functions_run() == ["lookup", "lookup"]
+
+
+# ---------------------------------------------------------------- tasks that outlive their run
+
+TASK = {"name": "research", "description": "Finds out.", "agentRef": {"name": "researcher"}, "background": True}
+START = calls(call("start_research_task", {"topic": "invoices"}))
+ENDED = {
+    "name": "child",
+    "exit": {"signal": "default", "reason": "Complete", "message": ""},
+    "result": {"found": 3},
+    "inputTokens": 70,
+    "outputTokens": 30,
+}
+
+
+def researching(sessions: MemorySessions, name: str, turns: Sequence[Turn]) -> Scenario:
+    run = run_of(sessions, f"uid of {name}", turns, agent_step(tools=[TASK, function_tool("lookup")]))
+    run.plan = run.plan.model_copy(update={"run": run.plan.run.model_copy(update={"name": name})})
+    return run
+
+
+def notes(request: ModelRequest) -> list[str]:
+    return [message.text for message in request.messages if message.role == "user" and "Task " in message.text]
+
+
+async def started(sessions: MemorySessions) -> tuple[Scenario, str]:
+    """A run that has ended while its task went on, and the task's call."""
+    first = researching(sessions, "run-1", [START, answer("resolved")])
+    assert isinstance(await first.finish(), Finished)
+    [task] = first.snapshot.children
+    return first, task.call_id
+
+
+async def test_a_task_goes_on_when_its_run_ends_and_nothing_of_it_is_unknown() -> None:
+    first, _ = await started(MemorySessions())
+
+    [task] = first.snapshot.children
+    assert (task.state, task.owner, task.input) == ("HandedOn", None, {"topic": "invoices"})
+    assert first.snapshot.effects.unknown == []
+
+
+async def test_the_end_of_a_task_is_told_once_in_the_next_run_of_the_session() -> None:
+    sessions = MemorySessions()
+    first, call_id = await started(sessions)
+
+    second = researching(sessions, "run-2", [calls(call("lookup")), answer("resolved")])
+    second.store.set_child(f"run-1-{call_id}", **ENDED)
+    await second.finish()
+
+    [task] = second.snapshot.children
+    assert (task.call_id, task.owner, task.state, task.input) == (f"run-1-{call_id}", "run-1", "Delivered", {})
+    told = [notes(request) for request in requests_of(second)]
+    assert [len(one) for one in told] == [1, 1] and call_id in told[0][0] and '"found":3' in told[0][0]
+    assert second.snapshot.tokens.used == first.snapshot.tokens.used, "what it took was the first run's"
+
+    third = researching(sessions, "run-3", [answer("resolved")])
+    await third.finish()
+    assert third.snapshot.children == []
+    assert sum("Task " in text for _, text in shown(requests_of(third)[0])) == 1, "as it was said in the second run"
+
+
+async def test_a_task_that_goes_on_for_several_runs_is_handed_on_by_each() -> None:
+    sessions = MemorySessions()
+    _, call_id = await started(sessions)
+
+    second = researching(sessions, "run-2", [answer("resolved")])
+    await second.finish()
+    third = researching(sessions, "run-3", [answer("resolved")])
+    third.store.set_child(f"run-1-{call_id}", **ENDED)
+    await third.finish()
+
+    assert [(task.owner, task.state) for task in second.snapshot.children] == [("run-1", "HandedOn")]
+    assert [len(notes(request)) for request in requests_of(third)] == [1]
+
+
+async def test_an_aborted_run_aborts_its_own_tasks_and_hands_on_those_of_others() -> None:
+    sessions = MemorySessions()
+    _, call_id = await started(sessions)
+
+    second = researching(sessions, "run-2", [START, answer("resolved")])
+
+    def abort(snapshot: Any) -> None:
+        if len(snapshot.children) == 2:
+            second.store.set_control(mode="Abort")
+
+    second.store.on_publish = abort
+    await second.finish()
+
+    assert second.snapshot.exit is not None and second.snapshot.exit.signal == "aborted"
+    assert [(task.owner, task.state) for task in second.snapshot.children] == [
+        ("run-1", "HandedOn"),
+        (None, "Abandoned"),
+    ]
+    third = researching(sessions, "run-3", [answer("resolved")])
+    await third.finish()
+    assert [task.call_id for task in third.snapshot.children] == [f"run-1-{call_id}"]

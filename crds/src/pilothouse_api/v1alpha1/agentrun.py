@@ -345,7 +345,11 @@ class ChildRequest(StatusModel):
     hold: ChildHold = Field(default_factory=ChildHold)
     """Its budgets."""
     state: str
-    """Awaited and Background: it is wanted. Delivered: its end was read. Abandoned: it must be aborted."""
+    """Awaited and Background: it is wanted. Delivered: its end was read. Abandoned: it must be aborted. HandedOn: a
+    task that goes on; its end is told in the next run of the session.
+    """
+    owner: str | None = None
+    """The earlier run of the session that it is a child of, and `callId` its name; absent: this run's own."""
 
 
 class RunningCall(StatusModel):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
-from pilothouse_api.v1alpha1.agentrun import AgentRunSpec
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_control.findings import FieldPath
 from pilothouse_control.lineage import MAX_DEPTH
@@ -13,7 +12,6 @@ from pilothouse_control.validation.scene import (
     AgentSubject,
     Check,
     Problem,
-    RunSubject,
     Scene,
     SpecSubject,
     WorkflowSubject,
@@ -193,16 +191,6 @@ def _unreservable(scene: Scene, name: str, path: FieldPath, tokens: bool, money:
             yield Problem(path, f"Agent {name}: {what}", hint)
 
 
-def judge_tasks_of_session(scene: Scene, subject: RunSubject) -> Iterator[Problem]:
-    """A task that would have to outlive its run."""
-    spec: AgentRunSpec = subject.run.spec
-    for used in subject.workflow.used if subject.workflow is not None and spec.session is not None else ():
-        for tool in used.spec.tools:
-            if tool.background:
-                what = f"{used.label} may start {tool.name} in the background, and a task does not outlive its run yet"
-                yield Problem(("spec", "session"), what, "remove session, or background")
-
-
 CHILD_SPEC_CHECKS: tuple[Check[SpecSubject], ...] = (
     Check("BackgroundWithoutAgent", "Error", judge_background),
     Check("DelegateTimeout", "Warning", judge_delegate_timeout),
@@ -216,4 +204,3 @@ CHILD_WORKFLOW_CHECKS: tuple[Check[WorkflowSubject], ...] = (
     Check("DelegatesTooDeep", "Warning", judge_depth),
     Check("ChildBudgetUnreservable", "Error", judge_child_budgets),
 )
-CHILD_RUN_CHECKS: tuple[Check[RunSubject], ...] = (Check("TaskOfSession", "Error", judge_tasks_of_session),)

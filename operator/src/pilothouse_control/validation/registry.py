@@ -6,7 +6,6 @@ from typing import Any
 from pilothouse_control.validation.agents import AGENT_CHECKS
 from pilothouse_control.validation.children import (
     CHILD_AGENT_CHECKS,
-    CHILD_RUN_CHECKS,
     CHILD_SPEC_CHECKS,
     CHILD_WORKFLOW_CHECKS,
 )
@@ -42,7 +41,7 @@ CHECKS_OF_WORKFLOWS = (
     *CHILD_WORKFLOW_CHECKS,
     *SUPERVISOR_REF_CHECKS,
 )
-CHECKS_OF_RUNS = (*RUN_CHECKS, *CHILD_RUN_CHECKS)
+CHECKS_OF_RUNS = RUN_CHECKS
 CHECKS_OF_SUPERVISORS = SUPERVISOR_CHECKS
 
 CHECKS: Sequence[Check[Any]] = (

@@ -15,6 +15,7 @@ from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ChildRequest, Snapshot
 from pilothouse_control.children import (
+    HANDED_ON,
     WANTED,
     ChildPatch,
     ChildrenPlan,
@@ -23,6 +24,7 @@ from pilothouse_control.children import (
     calls_of,
     child_name,
     parent_of,
+    past_tasks,
     plan_children,
     read_snapshot,
 )
@@ -70,8 +72,10 @@ class Children:
             await self._tell(view, patch)
         missed = {call for call in untold if call is not None}
         reports = tuple(report for report in plan.reports if report.call_id not in missed)
-        if missed or plan.waiting:
-            self._desk.queue.add_after(_key(view.run), RECHECK_SECONDS if plan.waiting else 0.0)
+        if plan.waiting or (plan.handed_on and not missed):  # no event of a task of another run is one of this run
+            self._desk.queue.add_after(_key(view.run), RECHECK_SECONDS)
+        elif missed:
+            self._desk.queue.add_after(_key(view.run), 0.0)
         return replace(view, children=reports, open_children=plan.open)
 
     def forget(self, uid: str) -> None:
@@ -85,11 +89,17 @@ class Children:
         run, snapshot = view.run, view.snapshot or Snapshot(attempt=0)
         uid = run.metadata.uid or ""
         is_ending = view.wants_abort or isinstance(situation, Ended | Settling)
-        found = {call: await self._find(run, call, is_ending) for call in calls_of(run, snapshot)}
+        past = past_tasks(snapshot)
+        found = {
+            call: await self._find_past(run, call) if call in past else await self._find(run, call, is_ending)
+            for call in calls_of(run, snapshot)
+        }
+        namespace = run.metadata.namespace or ""
+        owners = {name: await self._look_up(namespace, name) for name in sorted(set(past.values()))}
         new = [
             request
             for request in snapshot.children
-            if request.state in WANTED and found.get(request.call_id) is None and not is_ending
+            if _is_to_be_made(request, is_ending) and found.get(request.call_id) is None
         ]
         return Family(
             parent=run,
@@ -101,7 +111,24 @@ class Children:
             targets=await self._targets(run, new),
             since=self._since.get(uid, {}),
             refusals=self._refusals.get(uid, {}),
+            owners=owners,
         )
+
+    async def _find_past(self, run: AgentRun, name: str) -> AgentRun | None:
+        """Return a task of an earlier run of the session; nothing more is asked once its end was reported."""
+        if any(report.call_id == name and report.exit is not None for report in run.status.children):
+            return None
+        return await self._look_up(run.metadata.namespace or "", name)
+
+    async def _look_up(self, namespace: str, name: str) -> AgentRun | None:
+        """Return a run from the picture, which finished ones have left, else from the API server."""
+        raw = self._desk.cache.get(Key("AgentRun", namespace, name))
+        if raw is None:
+            try:
+                raw = await self._desk.client.get(AGENTRUNS, namespace, name)
+            except NotFound:
+                return None
+        return _read(raw)
 
     async def _find(self, parent: AgentRun, call_id: str, is_ending: bool) -> AgentRun | None:
         """Return the run under a child's name: from the picture, which finished ones have left, else asked for."""
@@ -111,10 +138,7 @@ class Children:
         if raw is None and report is not None and report.exit is not None:
             return None  # it has ended and left the picture
         if raw is None and (report is not None or is_ending or _is_dropped(parent, call_id)):
-            try:
-                raw = await self._desk.client.get(AGENTRUNS, namespace, name)
-            except NotFound:
-                return None
+            return await self._look_up(namespace, name)
         return _read(raw) if raw is not None else None
 
     async def _targets(self, parent: AgentRun, requests: Iterable[ChildRequest]) -> frozenset[tuple[str, str]]:
@@ -200,10 +224,16 @@ def _request_of(parent: AgentRun, run: AgentRun) -> ChildRequest | None:
     target = run.spec.agent_ref or run.spec.workflow_ref
     kind = "Agent" if run.spec.agent_ref is not None else "Workflow"
     for request in snapshot.children if snapshot is not None else ():
-        is_it = request.call_id == call_id and request.state in WANTED
+        is_it = request.call_id == call_id and request.state in (*WANTED, HANDED_ON) and request.owner is None
         if is_it and target is not None and (request.ref.kind, request.ref.name) == (kind, target.name):
             return request
     return None
+
+
+def _is_to_be_made(request: ChildRequest, is_ending: bool) -> bool:
+    if request.owner is not None:
+        return False
+    return request.state == HANDED_ON or (request.state in WANTED and not is_ending)
 
 
 def _is_dropped(parent: AgentRun, call_id: str) -> bool:

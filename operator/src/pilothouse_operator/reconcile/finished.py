@@ -13,6 +13,9 @@ from pilothouse_operator.desk import Desk, Pace
 from pilothouse_operator.finished import FinishedRun
 from pilothouse_operator.pods import read_pod
 
+TASKS_RECHECK_SECONDS = 60.0
+"""How often it is looked whether the tasks of a finished run have ended: no event of theirs is one of that run."""
+
 log = structlog.get_logger()
 
 
@@ -53,9 +56,13 @@ class FinishedReconciler:
 async def delete_due(
     desk: Desk, pace: Pace, records: Sequence[FinishedRun], history: History | None, ttl_seconds: int | None
 ) -> float | None:
-    """Delete the finished runs that are due; return after how many seconds more are."""
+    """Delete the finished runs that are due; return after how many seconds more are.
+
+    One whose tasks go on in its session is not due before they have ended.
+    """
     now = desk.now()
-    decision = plan_deletions([record.to_ended() for record in records], history, ttl_seconds, now)
+    idle = [record for record in records if not has_tasks(desk, record)]
+    decision = plan_deletions([record.to_ended() for record in idle], history, ttl_seconds, now)
     by_name = {record.name: record for record in records}
     for name in decision.names:
         record = by_name[name]
@@ -64,4 +71,10 @@ async def delete_due(
         # With its uid: a run that was made anew under that name stays.
         await desk.client.delete(AGENTRUNS, record.namespace, record.name, uid=record.uid)
         desk.finished.drop(record.key)
-    return None if decision.next_due is None else max((decision.next_due - now).total_seconds(), 0.05)
+    waits = [] if decision.next_due is None else [max((decision.next_due - now).total_seconds(), 0.05)]
+    return min([*waits, *([TASKS_RECHECK_SECONDS] if len(idle) < len(records) else [])], default=None)
+
+
+def has_tasks(desk: Desk, record: FinishedRun) -> bool:
+    """Tell whether children of a finished run still run; those that have ended have left the picture."""
+    return any(desk.cache.get(Key("AgentRun", record.namespace, name)) is not None for name in record.tasks)

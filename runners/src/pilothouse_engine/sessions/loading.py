@@ -19,7 +19,7 @@ from pilothouse_engine.ports import (
     SessionsUnavailable,
     StoredSession,
 )
-from pilothouse_engine.sessions.records import build_history, decode_runs, encode_message
+from pilothouse_engine.sessions.records import build_history, decode_conversation, encode_message
 from pilothouse_engine.state import RunState
 
 Bound = Callable[[Coroutine[Any, Any, StoredSession], float], Coroutine[Any, Any, StoredSession | Cut]]
@@ -66,7 +66,8 @@ async def load_session(
             return ()
         if isinstance(stored, Cut):
             raise SessionsUnavailable(f"the store of sessions gave no answer within {SESSION_SECONDS:g} s")
-        history = build_history(decode_runs(stored.content), most)
+        conversation = decode_conversation(stored.content)
+        history = build_history(conversation.runs, most)
     except SessionsUnavailable as error:
         if state.park is not None:
             return ()
@@ -74,7 +75,7 @@ async def load_session(
     except SessionCorrupt as error:
         what = f"session {key.session}, step {key.step}: {error}; a run of another session begins anew"
         return _failed(state, now(), "SessionCorrupt", what)
-    loaded = SessionLoaded(now(), key.step, tuple(map(encode_message, history)))
+    loaded = SessionLoaded(now(), key.step, tuple(map(encode_message, history)), conversation.tasks)
     return (*_park_ended(state, now()), loaded)
 
 

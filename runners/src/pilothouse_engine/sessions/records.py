@@ -1,18 +1,19 @@
 """What is stored of a conversation, and the history that a run begins with. Pure.
 
-A record holds runs, oldest first, each with what it has said. A run is added once, by its uid: who adds it again, after
-a crash or beside another attempt, changes nothing. Of runs whose messages are too old to be shown only the uid stays,
-so that one which comes back late is known too.
+A record holds runs, oldest first, each with what it has said, and the tasks of theirs whose ends nobody was told. A run
+is added once, by its uid: who adds it again, after a crash or beside another attempt, changes nothing. Of runs whose
+messages are too old to be shown only the uid stays, so that one which comes back late is known too.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from pilothouse_engine.facts import PastTask
 from pilothouse_engine.ports import Message, RequestedCall, SessionCorrupt
 from pilothouse_engine.results import compact, cut_text, error_content
 from pilothouse_engine.state import bytes_of
@@ -27,6 +28,8 @@ MAX_MESSAGE_CHARS = 16_384
 """Of one text, or of the arguments of one call, as it is kept."""
 
 MAX_RUNS = 512
+MAX_TASKS = 64
+"""Tasks that are under way; of more the oldest are told to nobody."""
 
 UNRESOLVED = "nobody knows: the run that asked for this call has ended without its result"
 
@@ -44,34 +47,53 @@ class PastRun:
     messages: tuple[Message, ...] = ()
 
 
-PastRuns = tuple[PastRun, ...]
-"""Oldest first."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a run leaves to the next: its messages, its tasks that go on, and the older ones whose ends it has told."""
+
+    messages: tuple[Message, ...] = ()
+    opened: tuple[PastTask, ...] = ()
+    told: frozenset[tuple[str, str]] = frozenset()
+    """Run and call of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A record: ended runs and open tasks, oldest first."""
+
+    runs: tuple[PastRun, ...] = ()
+    tasks: tuple[PastTask, ...] = ()
 
 
 # ---------------------------------------------------------------- the form that is stored
 
 
-def encode_runs(runs: PastRuns) -> bytes:
+def encode_conversation(conversation: Conversation) -> bytes:
     """Return the content of a record."""
-    raw_runs = [{"uid": run.uid, "messages": [encode_message(message) for message in run.messages]} for run in runs]
+    runs = [
+        {"uid": run.uid, "messages": [encode_message(message) for message in run.messages]} for run in conversation.runs
+    ]
+    record: dict[str, Any] = {"v": VERSION, "runs": runs}
+    if conversation.tasks:
+        record["tasks"] = [asdict(task) for task in conversation.tasks]
     # An escape carries half of a surrogate pair, which is no UTF-8.
-    return json.dumps({"v": VERSION, "runs": raw_runs}, separators=(",", ":")).encode("ascii")
+    return json.dumps(record, separators=(",", ":")).encode("ascii")
 
 
-def decode_runs(content: bytes) -> PastRuns:
-    """Return the runs of a record; raises SessionCorrupt."""
+def decode_conversation(content: bytes) -> Conversation:
+    """Return what a record holds; raises SessionCorrupt."""
     if not content:
-        return ()
+        return Conversation()
     try:
         record = json.loads(content)
-        version, raw_runs = record["v"], record["runs"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        version, parts = record["v"], {"runs": record["runs"], "tasks": record.get("tasks", ())}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SessionCorrupt("what is stored is no record of a conversation") from None
     if version != VERSION:
         said = f"what is stored has version {version!r:.20}; this engine reads {VERSION}"
         raise SessionCorrupt(f"{said}: use a newer runner")
     try:
-        return _reader()(raw_runs)
+        return _reader()(parts)
     except ValidationError as error:
         raise SessionCorrupt(f"what is stored cannot be read: {error.errors()[0]['msg']}") from None
 
@@ -91,8 +113,8 @@ def decode_messages(raw_messages: Sequence[Mapping[str, Any]]) -> tuple[Message,
 
 
 @cache
-def _reader() -> Callable[[Any], PastRuns]:
-    return TypeAdapter(PastRuns).validate_python
+def _reader() -> Callable[[Any], Conversation]:
+    return TypeAdapter(Conversation).validate_python
 
 
 @cache
@@ -103,17 +125,18 @@ def _message_reader() -> Callable[[Any], tuple[Message, ...]]:
 # ---------------------------------------------------------------- what is kept
 
 
-def add_run(runs: PastRuns, run: PastRun, most: int) -> PastRuns | None:
+def add_run(conversation: Conversation, uid: str, said: Said, most: int) -> Conversation | None:
     """Return a record with one run more, bounded; None where it is there already."""
-    if any(known.uid == run.uid for known in runs):
+    if any(known.uid == uid for known in conversation.runs):
         return None
     messages, size, kept = 0, 0, []
-    for past in (replace(run, messages=newest(run.messages, most)), *reversed(runs)):
+    for past in (PastRun(uid, newest(said.messages, most)), *reversed(conversation.runs)):
         is_needed = messages < most and size < MAX_HISTORY_BYTES
         kept.append(past if is_needed else PastRun(past.uid))
         messages += len(past.messages)
         size += sum(map(bytes_of, past.messages))
-    return tuple(reversed(kept[:MAX_RUNS]))
+    tasks = [task for task in (*conversation.tasks, *said.opened) if (task.run, task.call) not in said.told]
+    return Conversation(tuple(reversed(kept[:MAX_RUNS])), tuple(tasks[-MAX_TASKS:]))
 
 
 def shortened(message: Message) -> Message:
@@ -134,7 +157,7 @@ def _shortened_call(call: RequestedCall) -> RequestedCall:
 # ---------------------------------------------------------------- what a run begins with
 
 
-def build_history(runs: PastRuns, most: int) -> tuple[Message, ...]:
+def build_history(runs: Sequence[PastRun], most: int) -> tuple[Message, ...]:
     """Return the newest messages of ended runs, `most` of them and a note before them; nothing where there are none.
 
     Every call has its result behind it, and no two calls share a provider's id.

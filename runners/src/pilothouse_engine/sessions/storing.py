@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.ports import RawEntry, SessionCorrupt, SessionKey, Sessions, SessionsUnavailable
 from pilothouse_engine.sessions.loading import key_of
-from pilothouse_engine.sessions.records import PastRun, add_run, decode_runs, encode_runs
-from pilothouse_engine.sessions.transcripts import read_transcripts
+from pilothouse_engine.sessions.records import Said, add_run, decode_conversation, encode_conversation
+from pilothouse_engine.sessions.transcripts import read_said
 
 MAX_RACES = 16
 """How often others may be faster; of a session one run goes on at a time, so that there are hardly any."""
@@ -26,18 +26,18 @@ async def keep_said(catalog: Catalog, entries: Sequence[RawEntry], sessions: Ses
         return None  # nothing was loaded either: the step has ended with that
     uid = catalog.plan.run.uid
     try:
-        for step, messages in read_transcripts(catalog, entries).items():
-            await keep_run(sessions, key_of(catalog, step), PastRun(uid, messages), most)
+        for step, said in read_said(catalog, entries).items():
+            await keep_run(sessions, key_of(catalog, step), uid, said, most)
     except (SessionsUnavailable, SessionCorrupt) as error:
         return str(error)
     return None
 
 
-async def keep_run(sessions: Sessions, key: SessionKey, run: PastRun, most: int) -> None:
+async def keep_run(sessions: Sessions, key: SessionKey, uid: str, said: Said, most: int) -> None:
     """Add a run to a conversation, once; raises SessionsUnavailable, SessionCorrupt."""
     for _ in range(MAX_RACES):
         stored = await sessions.load(key)
-        runs = add_run(decode_runs(stored.content), run, most)
-        if runs is None or await sessions.replace(key, stored.version, encode_runs(runs)):
+        added = add_run(decode_conversation(stored.content), uid, said, most)
+        if added is None or await sessions.replace(key, stored.version, encode_conversation(added)):
             return
     raise SessionsUnavailable(f"{MAX_RACES} other runs have stored to this session meanwhile")

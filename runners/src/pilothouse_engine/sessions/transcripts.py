@@ -2,21 +2,27 @@
 
 Only what guardrails let pass is kept, as it passed; what none has judged yet, because the run ended before, passes the
 pure checks of its gate now or is left out. System text, steers and the history that the run itself began with are not
-the run's own. Second visits of a step follow the first. Pure.
+the run's own. Second visits of a step follow the first. With it goes which tasks go on. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pilothouse_engine.catalog import Catalog, StepGates
-from pilothouse_engine.facts import Fact, NoteAdded, ReplyRejected, RunEnded, StepFinished, TextJudged, decode_all
+from pilothouse_engine.facts import (
+    Fact,
+    NoteAdded,
+    PastTask,
+    ReplyRejected,
+    RunEnded,
+    StepFinished,
+    TextJudged,
+    decode_all,
+)
 from pilothouse_engine.ports import Message, RawEntry
 from pilothouse_engine.results import pointer
-from pilothouse_engine.sessions.records import shortened
+from pilothouse_engine.sessions.records import Said, shortened
 from pilothouse_engine.state import RunState, Visit, task_result_id
-
-Transcripts = dict[str, tuple[Message, ...]]
-"""By agent step."""
 
 
 @dataclass(slots=True)
@@ -37,10 +43,10 @@ class _Marks:
             self.judged.pop(newest, None)
 
 
-def read_transcripts(catalog: Catalog, entries: Sequence[RawEntry]) -> Transcripts:
-    """Return what was said in the visits of each agent step of a journal; raises JournalCorrupt."""
+def read_said(catalog: Catalog, entries: Sequence[RawEntry]) -> dict[str, Said]:
+    """Return what each agent step of an ended run's journal leaves to the next one; raises JournalCorrupt."""
     state, marks = RunState(context=dict(catalog.plan.input)), _Marks()
-    said: Transcripts = {}
+    said: dict[str, tuple[Message, ...]] = {}
     for fact in decode_all(entries):
         visit = state.visit
         if visit is not None and visit.is_agent:
@@ -50,7 +56,17 @@ def read_transcripts(catalog: Catalog, entries: Sequence[RawEntry]) -> Transcrip
                 said[visit.step] = said.get(visit.step, ()) + tuple(map(shortened, _said(visit, marks, gates)))
                 marks = _Marks()
         state.apply(fact)
-    return {step: messages for step, messages in said.items() if messages}
+    left = {step: _left(catalog.plan.run.name, step, messages, state) for step, messages in said.items()}
+    return {step: one for step, one in left.items() if one != Said()}
+
+
+def _left(run: str, step: str, messages: tuple[Message, ...], state: RunState) -> Said:
+    visits = {report.visit for report in state.reports if report.step == step}
+    children = [child for child in state.children.values() if child.visit in visits]
+    past = [child.past for child in children if child.past is not None and child.state == "Delivered"]
+    opened = [child.request for child in children if child.past is None and child.state == "HandedOn"]
+    tasks = tuple(PastTask(run, request.call, request.ref_name, request.at) for request in opened)
+    return Said(messages, tasks, frozenset((task.run, task.call) for task in past))
 
 
 def _said(visit: Visit, marks: _Marks, gates: StepGates) -> Iterator[Message]:
