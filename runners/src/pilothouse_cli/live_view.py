@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_cli.interventions import action_line
 from pilothouse_cli.runs import snapshot_of
 from pilothouse_cli.tables import (
     age,
@@ -157,4 +158,5 @@ _FRAME_LINES = {
     "Park": _park,
     "Outcome": _outcome,
     "Hook": _hook,
+    "Supervisor": action_line,
 }

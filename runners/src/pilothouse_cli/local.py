@@ -19,6 +19,7 @@ from pilothouse_cli.local_cluster import find_cluster
 from pilothouse_cli.local_sessions import check_session_free, hold_sessions
 from pilothouse_cli.local_state import (
     STATE_FOLDER,
+    SUPERVISORS,
     RawRun,
     RunFolder,
     RunIsGone,
@@ -207,7 +208,8 @@ async def _once(
     store = LocalRunStore(folder, plan.run.uid, attempt.number)
     secrets = LocalSecrets(Path(STATE_FOLDER) / "secrets")
     environment = named_environment(plan, os.environ)
-    try:
+
+    async def alone() -> AttemptEnd:
         async with open_ports(
             journal=journal,
             store=store,
@@ -219,6 +221,13 @@ async def _once(
             sessions=FileSessions(Path(STATE_FOLDER) / "sessions"),
         ) as ports:
             return await run_attempt(plan, ports, attempt, stop, observers)
+
+    try:
+        if not (folder.path / SUPERVISORS).exists():
+            return await alone()
+        from pilothouse_cli.local_supervision import advance_supervised  # rules, for runs that somebody watches
+
+        return await advance_supervised(folder, plan, stop, sink, secrets, alone)
     finally:
         journal.close()
 

@@ -22,7 +22,7 @@ from pilothouse_api.v1alpha1.agentrun import ChildReport, Snapshot
 from pilothouse_api.wake import wake_due
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.local import create_run, load_plan, next_attempt, timestamp
-from pilothouse_cli.local_state import RawRun, RunFolder, RunIsGone, RunIsLive, find_folder
+from pilothouse_cli.local_state import SUPERVISORS, RawRun, RunFolder, RunIsGone, RunIsLive, find_folder
 from pilothouse_cli.terminal import say
 from pilothouse_control.children import (
     ChildPatch,
@@ -208,7 +208,16 @@ class LocalFamily:
         plan = resolve_plan(run, known, lineage_of(self._plan_of(folder), request))
         if isinstance(plan, NotResolved):
             return refusal_report(new.call_id, plan.reason, plan.message)
-        create_run(run, plan, self.state, {MANIFESTS: manifests_text(known)})
+        others = {MANIFESTS: manifests_text(known)}
+        if (folder.path / SUPERVISORS).exists():
+            from pilothouse_cli.local_supervision import read_supervisors, supervisors_text
+
+            kept = read_supervisors(folder)
+            problem = kept.bind(run, plan, family.parent.status.supervision).problem
+            if problem is not None:
+                return refusal_report(new.call_id, *problem)
+            others[SUPERVISORS] = supervisors_text(kept)
+        create_run(run, plan, self.state, others)
         return None
 
     def _tell(self, patch: ChildPatch) -> None:

@@ -95,7 +95,7 @@ class LocalRuns:
         """Apply a merge-patch to the spec; judged by the rules that the API server has for it."""
         folder = self.folder(name)
         try:
-            folder.edit(lambda raw: _patched(raw, spec), sync=True)
+            folder.edit(lambda raw: patched(raw, spec), sync=True)
         except RunIsGone:
             raise not_found(name, self.where) from None
         return self.get(name)
@@ -184,7 +184,8 @@ def _as_seen(folder: RunFolder) -> AgentRun:
     return run.model_copy(update={"status": status})
 
 
-def _patched(raw: RawRun, patch: Mapping[str, Any]) -> RawRun:
+def patched(raw: RawRun, patch: Mapping[str, Any]) -> RawRun:
+    """Return a run with a merge-patch of its spec; raises CliError for what the API server would refuse."""
     before = raw.get("spec") or {}
     after = merge_patch(before, patch)
     if after == before:

@@ -22,6 +22,8 @@ from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, CliErr
 from pilothouse_cli.runs import snapshot_of
 
 STATE_FOLDER = ".pilothouse"
+SUPERVISORS = "supervisors.json"
+"""Beside a run that somebody watches, or whose children somebody may: the supervisors that it was begun with."""
 
 RawRun = dict[str, Any]
 

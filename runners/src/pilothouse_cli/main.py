@@ -123,6 +123,10 @@ def _run(
     output: OutputOption = Output.table,
     live: Live = True,
     session: Session = None,
+    judge_models: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Models that Supervisors' judges may name: models: […] as for the chart."),
+    ] = None,
 ) -> None:
     """Run a workflow here, without a cluster; a second terminal steers it."""
     from pilothouse_cli.commands.running import run_manifests
@@ -137,6 +141,7 @@ def _run(
             output=output,
             live=live,
             session=session,
+            judge_models=judge_models,
         )
     )
 

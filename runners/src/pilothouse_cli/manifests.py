@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from pilothouse_api.v1alpha1 import Agent, AgentRun, Workflow
+from pilothouse_api.v1alpha1 import Agent, AgentRun, Supervisor, Workflow
 from pilothouse_cli.exits import EXIT_USAGE, CliError
 from pilothouse_control.documents import MAX_FILE_BYTES, Document, parse_documents
 from pilothouse_control.world import ConfigMap, Platform, References
@@ -186,6 +186,7 @@ class Manifests:
     agents: Mapping[str, Agent] = field(default_factory=dict)
     config_maps: Mapping[str, ConfigMap] = field(default_factory=dict)
     runs: tuple[AgentRun, ...] = ()
+    supervisors: Mapping[str, Supervisor] = field(default_factory=dict)
 
     @staticmethod
     def of(documents: Iterable[Document]) -> "Manifests":
@@ -193,6 +194,7 @@ class Manifests:
         workflows: dict[str, Workflow] = {}
         agents: dict[str, Agent] = {}
         config_maps: dict[str, ConfigMap] = {}
+        supervisors: dict[str, Supervisor] = {}
         runs: list[AgentRun] = []
         for document in documents:
             try:
@@ -203,6 +205,8 @@ class Manifests:
                         agents[document.name] = Agent.model_validate(document.raw)
                     case "ConfigMap":
                         config_maps[document.name] = ConfigMap.of_raw(document.raw)
+                    case "Supervisor":
+                        supervisors[document.name] = Supervisor.model_validate(document.raw)
                     case "AgentRun":
                         runs.append(AgentRun.model_validate(document.raw))
                     case _:
@@ -211,7 +215,7 @@ class Manifests:
                 raise CliError(
                     f"{document.file}: {document.kind} {document.name}: {error.errors()[0]['msg']}"
                 ) from None
-        return Manifests(workflows, agents, config_maps, tuple(runs))
+        return Manifests(workflows, agents, config_maps, tuple(runs), supervisors)
 
     def references(self, platform: Platform) -> References:
         """Return them as plans are resolved from them."""

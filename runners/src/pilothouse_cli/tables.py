@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_api.v1alpha1.agentrun import ChildReport, ControlAnswer, Landing, PendingApproval, Snapshot
+from pilothouse_api.v1alpha1.agentrun import ChildReport, ControlAnswer, Landing, PendingApproval, Snapshot, Supervision
+from pilothouse_cli.interventions import action_lines, clock_line, watcher_lines
 from pilothouse_cli.pending import PendingCall
 from pilothouse_cli.results import Reference, stored_result
 from pilothouse_cli.runs import snapshot_of, target_of
@@ -125,6 +126,17 @@ def _facts(run: AgentRun, snapshot: Snapshot, now: datetime) -> Iterable[tuple[s
             yield "Waits", f"{what}: pilothouse approve {clean_line(asked.run)} {clean_line(asked.call_id)}"
     for message in parked_lines(run, snapshot):
         yield "Waits", message
+    yield from _supervision_facts(run.status.supervision)
+
+
+def _supervision_facts(supervision: Supervision | None) -> Iterable[tuple[str, str | Text]]:
+    for line in watcher_lines(supervision):
+        yield "Watched by", clean_line(line, 500)
+    seen = clock_line(supervision)
+    if seen is not None:
+        yield "Seen", seen
+    for line in action_lines(supervision):
+        yield "Intervention", Text(clean_line(line, 500), style="magenta")
 
 
 def child_line(report: ChildReport) -> str:

@@ -11,9 +11,10 @@ from rich.text import Text
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, CliError, exit_code
+from pilothouse_cli.interventions import frames_of, with_actions
 from pilothouse_cli.live_view import frame_line, live_view
 from pilothouse_cli.results import Reference, result_of_journal, stored_result
-from pilothouse_cli.runs import Runs, snapshot_of
+from pilothouse_cli.runs import Runs
 from pilothouse_cli.tables import run_view, runs_table, turns_view
 from pilothouse_cli.terminal import clean, clean_line, print_data, print_names, say, show, stdout
 from pilothouse_cli.turns import TurnRow
@@ -66,7 +67,7 @@ def trace_run(place: Place, name: str, output: str) -> int:
     """Print the turns of a run."""
     runs = place.runs_of(name)
     run = runs.get(name)
-    rows = runs.turns(run)
+    rows = with_actions(runs.turns(run), run.status.supervision)
     if output in ("json", "yaml"):
         print_data([turn_data(row) for row in rows], output)
     elif output == "name":
@@ -97,13 +98,13 @@ def watch_run(place: Place, name: str, hint: str) -> int:
 
 
 def _view(run: AgentRun, hint: str) -> RenderableType:
-    return live_view(run, snapshot_of(run).trace, datetime.now(UTC), hint)
+    return live_view(run, frames_of(run), datetime.now(UTC), hint)
 
 
 def _follow_lines(runs: Runs, run: AgentRun) -> AgentRun:
     seen: list[Frame] = []
     while True:
-        trace = snapshot_of(run).trace
+        trace = frames_of(run)
         for frame in trace:
             line = frame_line(frame)
             if frame not in seen and line is not None:
@@ -123,7 +124,7 @@ def print_run(run: AgentRun, output: str, turns: Sequence[TurnRow] = ()) -> None
         print_data(raw_run(run), output)
     else:
         if turns:
-            show(turns_view(turns))
+            show(turns_view(with_actions(turns, run.status.supervision)))
             show(Text())
         show(run_view(run, datetime.now(UTC)))
 

@@ -27,7 +27,7 @@ from pilothouse_cli.local import (
     new_run,
 )
 from pilothouse_cli.local_runs import LocalRuns
-from pilothouse_cli.local_state import STATE_FOLDER, RunFolder, RunIsGone
+from pilothouse_cli.local_state import STATE_FOLDER, SUPERVISORS, RunFolder, RunIsGone
 from pilothouse_cli.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
 from pilothouse_cli.runs import snapshot_of, target_of
 from pilothouse_cli.terminal import say, stderr, stdout
@@ -110,6 +110,7 @@ def run_manifests(
     output: str,
     live: bool,
     session: str | None = None,
+    judge_models: Path | None = None,
 ) -> int:
     """Run a workflow of some manifests here, from its beginning; return the exit code."""
     documents = apply_settings(read_documents(paths), settings)
@@ -130,7 +131,8 @@ def run_manifests(
     plan = resolve_plan(run, known)
     if isinstance(plan, NotResolved):
         raise CliError(plan.message, _next_step(plan), EXIT_USAGE)
-    folder = create_run(run, plan, Path(STATE_FOLDER), _for_children(plan, known))
+    others = _for_children(plan, known) | _for_supervisors(run, plan, manifests, judge_models)
+    folder = create_run(run, plan, Path(STATE_FOLDER), others)
     return drive(folder, output, live=live)
 
 
@@ -141,6 +143,19 @@ def _for_children(plan: Plan, known: References) -> dict[str, str]:
     from pilothouse_cli.local_children import MANIFESTS, manifests_text
 
     return {MANIFESTS: manifests_text(known)}
+
+
+def _for_supervisors(run: AgentRun, plan: Plan, manifests: Manifests, judge_models: Path | None) -> dict[str, str]:
+    """Return the file that a run, or a child of it, is supervised from; raises CliError where it may not start."""
+    if not manifests.supervisors:
+        return {}
+    from pilothouse_cli.local_supervision import keep_supervisors, supervisors_text
+
+    kept = keep_supervisors(manifests, judge_models, Path(STATE_FOLDER))
+    bindings = kept.bind(run, plan)
+    if bindings.problem is not None:
+        raise CliError(bindings.problem[1], "", EXIT_USAGE)
+    return {SUPERVISORS: supervisors_text(kept)} if bindings.bound or delegates_of(plan) else {}
 
 
 def _next_step(plan: NotResolved) -> str:
