@@ -82,6 +82,13 @@ class _Settings:
         return PodSettings(journal_claim="journals" if self.is_journal_durable else "")
 
 
+class _Open:
+    """Namespaces in which runs begin: one that is suspended only holds back what has made nothing."""
+
+    async def is_suspended(self, namespace: str) -> bool:
+        return False
+
+
 class _Plans:
     def __init__(self, stored: StoredPlan) -> None:
         self._stored = stored
@@ -189,7 +196,7 @@ class OperatorProcesses:
         desk.cache._tombstones.clear()
         for _, text in picture.pods:
             desk.cache.apply(_raw(text))
-        reconciler = self._class(desk)  # type: ignore[arg-type]
+        reconciler = self._class(desk, _Open())  # type: ignore[arg-type]
         if picture.memory is not None:
             reconciler._memory[RUN] = picture.memory
         desk.seconds = began
