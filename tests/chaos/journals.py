@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import hiredis
 
+from pilothouse_api.batches import decode_batch
 from pilothouse_api.names import redis_run_prefix
 from pilothouse_engine.ports import RawEntry
-from pilothouse_runner.adapters.batches import decode_batch
 from pilothouse_runner.adapters.file_journal import read_entries
 
 REPLY_SECONDS = 0.5

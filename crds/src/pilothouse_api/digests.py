@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+from pydantic_core import PydanticSerializationError, to_json
+
 # json.dumps would make an encoder for each call, which takes as long as encoding what is usual here.
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -11,6 +13,17 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 def canonical_json(value: Any) -> str:
     """Return the canonical JSON of a JSON value: sorted keys, no white space, UTF-8 kept, no NaN."""
     return _CANONICAL.encode(value)
+
+
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def compact_json(value: Any) -> str:
+    """Return a JSON value as compact text, its keys as they come: what results are measured and named by."""
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # half of a surrogate pair is no UTF-8, but JSON has a way to write it
+        return _COMPACT.encode(value)
 
 
 def digest(value: Any) -> str:

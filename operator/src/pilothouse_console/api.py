@@ -1,20 +1,22 @@
 """The calls of the operator API: parse, check the caller's rights, look or give, answer."""
 
+import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import Body, Depends, FastAPI, Query, Request
+from fastapi import Body, Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pilothouse_api import __version__
-from pilothouse_console.access import Caller
-from pilothouse_console.answers import DirectiveAnswer, Landing, RunList, RunView
+from pilothouse_console.access import Access, Caller
+from pilothouse_console.answers import DirectiveAnswer, Landing, Result, RunList, RunView, Trace
+from pilothouse_console.event_stream import EventStream, Viewer
 from pilothouse_console.listing import DEFAULT_LIMIT, MOST_LIMIT, Filter, WrongToken, build_page
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.orders import (
@@ -28,10 +30,14 @@ from pilothouse_console.orders import (
     plan_mode,
     plan_steer,
 )
-from pilothouse_console.picture import Picture
+from pilothouse_console.picture import Entry, Picture
 from pilothouse_console.problems import PROBLEM_JSON, TITLES, Problem, ProblemDetails, WrongField, away
+from pilothouse_console.redis_store import RedisAway, RedisStore
+from pilothouse_console.results import read_result
 from pilothouse_console.rights import Guard
 from pilothouse_console.steering import Plan, Steering
+from pilothouse_console.streams import Streams, end_id, trace_of
+from pilothouse_console.traces import merge
 from pilothouse_console.watching import Watching
 from pilothouse_control.directives import Answer
 
@@ -49,6 +55,10 @@ class Services:
     guard: Guard
     steering: Steering
     metrics: Metrics
+    access: Access
+    streams: Streams
+    store: RedisStore | None
+    heartbeat_seconds: float
 
 
 class ListQuery(BaseModel):
@@ -66,6 +76,15 @@ class ListQuery(BaseModel):
     """Most runs of the page."""
     token: Annotated[str | None, Field(alias="continue", min_length=1, max_length=1024)] = None
     """`nextToken` of the page before."""
+
+
+class TraceQuery(BaseModel):
+    """How much of a trace is wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 200
+    """Most frames, the newest ones."""
 
 
 class WaitQuery(BaseModel):
@@ -111,6 +130,7 @@ def build_app(services: Services) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     _add_reads(app, services)
+    _add_story(app, services)
     _add_directives(app, services)
     _describe(app)
     return app
@@ -139,6 +159,65 @@ def _add_reads(app: FastAPI, services: Services) -> None:
         entry = await services.guard.seen(caller, namespace, name)
         may = await services.guard.rights(caller, entry.key)
         return RunView(summary=entry.summary, object=entry.read(), may=may, is_live=services.watching.is_live)
+
+
+def _add_story(app: FastAPI, services: Services) -> None:
+    @app.get(f"{RUN_PATH}/trace", responses=_refusals(404, 422), response_model_exclude_none=True)
+    async def get_trace(caller: CallerOf, namespace: str, name: str, query: Annotated[TraceQuery, Query()]) -> Trace:
+        """Show what happened: the runner's frames and what supervision did, by time."""
+        entry = await services.guard.seen(caller, namespace, name)
+        frames, origin = await _read_frames(services, entry, query.limit)
+        status = entry.read().get("status") or {}
+        return Trace(items=merge(frames, status.get("supervision")), origin=origin)
+
+    @app.get(f"{RUN_PATH}/results/{{result_id}}", responses=_refusals(404, 410, 413, 422))
+    async def get_result(
+        caller: CallerOf, namespace: str, name: str, result_id: str, query: Annotated[NoQuery, Query()]
+    ) -> Result:
+        """Show the result of a run, a large one too."""
+        entry = await services.guard.seen(caller, namespace, name)
+        return await read_result(entry, result_id, services.store)
+
+    events: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        204: {"description": "There is no more"},
+    }
+    refusals = _refusals(404, 422)
+
+    @app.get(f"{RUN_PATH}/events", responses=events | refusals, response_class=Response)
+    async def get_events(
+        request: Request,
+        caller: CallerOf,
+        namespace: str,
+        name: str,
+        query: Annotated[NoQuery, Query()],
+        last_event_id: Annotated[str | None, Header(max_length=128)] = None,
+    ) -> Response:
+        """Follow a run: `run` (its line in a list), `frame`, `gap` (frames are lost), `end`.
+
+        Who comes back with the id of the last event goes on behind it; 204 after `end`.
+        """
+        entry = await services.guard.seen(caller, namespace, name)
+        if last_event_id == end_id(entry.uid):
+            return Response(status_code=204)
+        if services.streams.is_full or services.streams.is_closing:
+            raise away("there are as many event streams open as this process serves", 30)
+        viewer = Viewer(services.access, request.state.token, caller, entry.key)
+        return EventStream(services.streams, viewer, entry, last_event_id, services.metrics, services.heartbeat_seconds)
+
+
+async def _read_frames(
+    services: Services, entry: Entry, limit: int
+) -> tuple[list[dict[str, Any]], Literal["Stream", "Status"]]:
+    """Return the newest frames: of the stream in Redis, else, as while it is away, those in the run's status."""
+    if services.store is not None:
+        try:
+            frames = await services.store.newest_frames(entry.key.namespace, entry.uid, limit)
+        except RedisAway:
+            frames = []
+        if frames:
+            return [json.loads(frame.text) for frame in frames], "Stream"
+    return trace_of(entry)[-limit:], "Status"
 
 
 def _add_directives(app: FastAPI, services: Services) -> None:

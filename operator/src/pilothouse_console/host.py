@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,14 +19,17 @@ from pilothouse_console.api import Services, build_app
 from pilothouse_console.gate import Gate
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.picture import Picture
+from pilothouse_console.redis_store import RedisStore, connect
 from pilothouse_console.rights import Guard
 from pilothouse_console.settings import ApiSettings
 from pilothouse_console.steering import Steering
+from pilothouse_console.streams import Streams
 from pilothouse_console.watching import Watching
 from pilothouse_kubernetes.client import KubernetesClient
 from pilothouse_kubernetes.connection import CONNECTION_LIMIT, Connection, Credentials
 
 EXIT_FAULT = 1
+UNTAKEN_SECONDS = 60
 
 log = structlog.get_logger()
 
@@ -38,6 +42,12 @@ class Parts:
     services: Services
     app: ASGIApp
 
+    async def close(self) -> None:
+        """Close what is connected."""
+        if self.services.store is not None:
+            await self.services.store.close()
+        await self.connection.close()
+
 
 def build_parts(settings: ApiSettings, credentials: Credentials) -> Parts:
     """Put a process together; nothing runs yet."""
@@ -48,12 +58,19 @@ def build_parts(settings: ApiSettings, credentials: Credentials) -> Parts:
     client = KubernetesClient(connection, field_manager=FIELD_MANAGER_API)
     picture = Picture()
     access = Access(client)
+    store = None
+    if settings.redis_url:
+        store = RedisStore(connect(settings.redis_url, settings.redis_login), metrics)
     services = Services(
         picture=picture,
         watching=Watching(client, picture, settings.watch_namespaces, metrics),
         guard=Guard(access, picture, client),
         steering=Steering(client, picture),
         metrics=metrics,
+        access=access,
+        streams=Streams(picture, store, metrics, settings.most_streams),
+        store=store,
+        heartbeat_seconds=settings.heartbeat_seconds,
     )
     return Parts(connection, services, Gate(build_app(services), access, metrics))
 
@@ -92,25 +109,40 @@ class Host:
     def stop(self) -> None:
         """Ask the process to end in good order."""
         self._server.should_exit = True
+        self._parts.services.streams.close()
 
     async def run(self) -> int:
         """Serve until told to stop; return the exit code."""
         self._catch_signals()
-        watching = asyncio.create_task(self._parts.services.watching.run(), name="watching")
+        following = asyncio.create_task(self._follow(), name="following")
         try:
             async with self._probes():
-                serving = asyncio.create_task(self._server.serve(), name="serving")
-                await asyncio.wait({watching, serving}, return_when=asyncio.FIRST_COMPLETED)
+                serving = asyncio.create_task(self._serve(), name="serving")
+                await asyncio.wait({following, serving}, return_when=asyncio.FIRST_COMPLETED)
                 if serving.done():
                     return EXIT_FAULT if serving.exception() or not self._server.started else 0
-                log.error("api.task_ended", task="watching", error=repr(watching.exception()))
+                log.error("api.task_ended", task="following", error=repr(following.exception()))
                 self.stop()
                 await serving
                 return EXIT_FAULT
         finally:
-            watching.cancel()
-            await asyncio.wait({watching})
-            await self._parts.connection.close()
+            following.cancel()
+            await asyncio.wait({following})
+            await self._parts.close()
+
+    async def _follow(self) -> None:
+        """Feed the picture and the streams for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._parts.services.watching.run())
+            group.create_task(self._parts.services.streams.run())
+
+    async def _serve(self) -> None:
+        family = socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET
+        address = (self._settings.host, self._settings.port)
+        with socket.create_server(address, family=family, backlog=2048) as listening:
+            # Connections inherit it: what a viewer does not take in so long ends, even where the viewer stays.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_SECONDS * 1000)
+            await self._server.serve(sockets=[listening])
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -158,8 +190,6 @@ class Host:
 def _config(settings: ApiSettings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         lifespan="off",

@@ -123,7 +123,8 @@ class Picture:
             entry = self._entries.get(key)
             if entry is not None and entry.version <= version:
                 try:
-                    await asyncio.wait_for(changed.wait(), timeout)
+                    async with asyncio.timeout(timeout):
+                        await changed.wait()
                 except TimeoutError:
                     pass  # it is as it was, which is what is returned
         return self._entries.get(key)

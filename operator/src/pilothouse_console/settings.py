@@ -34,6 +34,8 @@ class ApiSettings(BaseSettings):
     """Folder with `username`, `password` and perhaps `ca.crt`."""
     most_streams: Annotated[int, Field(ge=1, le=100_000)] = 5000
     """Event streams that are open at once."""
+    heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 15
+    """Time between two signs of life of a stream, at which the viewer's rights are looked at again."""
     stop_seconds: Annotated[int, Field(ge=1, le=600)] = 10
     """How long requests may take to end once the process is asked to."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"

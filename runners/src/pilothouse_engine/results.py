@@ -1,11 +1,8 @@
 """What the model is shown of a tool result: the whole of it, or head, tail and how to read the rest."""
 
-import json
 from collections.abc import Callable
-from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
+from pilothouse_api.digests import compact_json
 from pilothouse_engine.facts import CallCode
 
 READ_TOOL_RESULT = "read_tool_result"
@@ -15,15 +12,8 @@ HEAD_SHARE = 0.75
 """Share of a cut result that is its head; what a tool says first tends to matter most."""
 
 
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
-
-def compact(value: Any) -> str:
-    """Return a JSON value as compact text."""
-    try:
-        return to_json(value, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # half of a surrogate pair is no UTF-8, but JSON has a way to write it
-        return _COMPACT.encode(value)
+compact = compact_json
+"""Return a JSON value as compact text."""
 
 
 def error_content(code: CallCode, message: str) -> str:

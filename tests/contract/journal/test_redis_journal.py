@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pilothouse_api.batches import Batch, encode_batch
 from pilothouse_api.names import redis_run_prefix
 from pilothouse_engine.ports import (
     Fenced,
@@ -20,7 +21,6 @@ from pilothouse_engine.ports import (
     StoredSession,
 )
 from pilothouse_runner.adapters import redis_client, redis_journal
-from pilothouse_runner.adapters.batches import Batch, encode_batch
 from pilothouse_runner.adapters.redis_client import RedisAddress, RedisClient, RedisLogin, parse_address
 from pilothouse_runner.adapters.redis_journal import RedisJournal
 from pilothouse_runner.adapters.redis_sessions import RedisSessions

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilothouse_api.batches import Batch, decode_batch, encode_batch
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
-from pilothouse_runner.adapters.batches import Batch, decode_batch, encode_batch
 
 LOCK_WAIT_SECONDS = 5.0
 """How long an append waits for another process's append; it holds the lock for one disk flush."""

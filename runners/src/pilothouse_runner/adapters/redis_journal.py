@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
+from pilothouse_api.batches import Batch, decode_batch, encode_batch
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
-from pilothouse_runner.adapters.batches import Batch, decode_batch, encode_batch
 from pilothouse_runner.adapters.redis_client import (
     RedisClient,
     RedisRefused,

@@ -1,16 +1,18 @@
-"""A journal's batch as one line of bytes, with a checksum: what File and Redis keep.
+"""A journal's batch as one line of bytes, with a checksum: what File and Redis keep, and who reads a journal finds.
 
 A line is `{"crc": <8 hex of CRC-32 of the rest of the line>, "attempt": n, "seq": first, "entries": […]}`.
 """
 
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from pilothouse_engine.ports import RawEntry
+RawEntry = Mapping[str, Any]
+"""A fact as it is kept."""
 
 _CRC_PREFIX = b'{"crc":"'
 _CRC_END = len(_CRC_PREFIX) + 8

@@ -1,0 +1,122 @@
+"""What becomes of an order, by the run as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_api.v1alpha1.agentrun import ApprovalDecision
+from pilothouse_api.wake import decision_digest
+from pilothouse_console.orders import (
+    ApprovalOrder,
+    LimitsOrder,
+    Mode,
+    ModeOrder,
+    Planned,
+    Refusal,
+    SteerOrder,
+    plan_approval,
+    plan_limits,
+    plan_mode,
+    plan_steer,
+)
+from pilothouse_control.directives import snapshot_of
+
+
+def run_with(phase: str = "Running", snapshot: dict[str, Any] | None = None, **control: Any) -> AgentRun:
+    return AgentRun.model_validate(
+        {
+            "metadata": {"name": "r1", "generation": 3},
+            "spec": {"workflowRef": {"name": "w"}, "control": control},
+            "status": {"phase": phase, "run": {"attempt": 1, **(snapshot or {})}},
+        }
+    )
+
+
+def outcome(plan: Planned | Refusal) -> int | str:
+    return plan.status if isinstance(plan, Refusal) else plan.id
+
+
+@pytest.mark.parametrize(
+    ("stands", "mode", "want"),
+    [
+        ("Run", "Pause", "pause"),
+        ("Pause", "Run", "run"),
+        ("Pause", "Finish", "finish"),
+        ("Finish", "Finish", "finish"),
+        ("Finish", "Abort", "abort"),
+        ("Finish", "Pause", 409),
+        ("Finish", "Run", 409),
+        ("Abort", "Abort", "abort"),
+        ("Abort", "Finish", 409),
+        ("Abort", "Run", 409),
+    ],
+)
+def test_finish_may_only_become_abort_and_abort_stays(stands: str, mode: Mode, want: int | str) -> None:
+    assert outcome(plan_mode(mode, ModeOrder(), run_with(mode=stands), "ada")) == want
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Aborted"])
+def test_an_ended_run_takes_no_order(phase: str) -> None:
+    run = run_with(phase)
+    approval = ApprovalOrder(call_id="t1")
+    assert [
+        outcome(plan_mode("Pause", ModeOrder(), run, "ada")),
+        outcome(plan_steer(SteerOrder(message="x"), "n", run, "ada")),
+        outcome(plan_steer(SteerOrder(message=" "), "n", run, "ada")),
+        outcome(plan_approval(approval, run, snapshot_of(run), "ada")),
+        outcome(plan_limits(LimitsOrder(max_iterations=3), run)),
+    ] == [409] * 5
+
+
+def test_a_steer_message_has_one_text_under_its_id() -> None:
+    run = run_with(steer={"a": {"message": "look"}})
+    again = plan_steer(SteerOrder(message="look", id="a"), "n", run, "ada")
+    assert isinstance(again, Planned)
+    assert again.is_written
+    assert outcome(plan_steer(SteerOrder(message="look there", id="a"), "n", run, "ada")) == 409
+    assert outcome(plan_steer(SteerOrder(message="look", id="sup-000001-a-b"), "n", run, "ada")) == 422
+    assert outcome(plan_steer(SteerOrder(message="look"), "n", run, "ada")) == "n"
+    full = run_with(steer={f"s{number}": {"message": "x"} for number in range(64)})
+    assert outcome(plan_steer(SteerOrder(message="look"), "n", full, "ada")) == 409
+    assert outcome(plan_steer(SteerOrder(message="x", id="s1"), "n", full, "ada")) == "s1"
+
+
+PENDING = {"pendingApprovals": [{"callId": "t1", "tool": "refund", "requestedAt": "t"}]}
+DENIED = {"decision": "Deny", "by": "bob"}
+DIGEST = decision_digest(ApprovalDecision.model_validate(DENIED))
+
+
+@pytest.mark.parametrize(
+    ("call_id", "given", "answer", "want"),
+    [
+        ("t1", None, None, ("t1", False)),
+        ("t2", None, None, 409),
+        ("t1", DENIED, None, 409),
+        ("t1", DENIED, {"state": "NotLanded", "digest": DIGEST}, ("t1", True)),
+        ("t1", DENIED, {"state": "NotLanded", "digest": "another"}, 409),
+    ],
+)
+def test_a_call_is_decided_on_once_unless_the_decision_changed_nothing(
+    call_id: str, given: dict[str, str] | None, answer: dict[str, str] | None, want: Any
+) -> None:
+    control = {"control": {"approvals": {"t1": answer}}} if answer else {}
+    run = run_with(snapshot={**PENDING, **control}, approvals={"t1": given} if given else {})
+    plan = plan_approval(ApprovalOrder(call_id=call_id), run, snapshot_of(run), "ada")
+    got = outcome(plan) if isinstance(plan, Refusal) else (plan.id, plan.taken_back is not None)
+    assert got == want
+
+
+def test_a_name_that_is_too_long_is_cut_to_one_that_is_still_its_own() -> None:
+    plans = [plan_mode("Pause", ModeOrder(), run_with(), f"{'x' * 300}{who}") for who in "ab"]
+    signed = [plan.directive.patch["control"]["by"] for plan in plans if isinstance(plan, Planned)]
+    assert [len(name) for name in signed] == [253, 253]
+    assert signed[0] != signed[1]
+
+
+def test_limits_that_are_not_named_stay_and_null_takes_one_away() -> None:
+    plan = plan_limits(LimitsOrder.model_validate({"maxIterations": 5, "costBudgetUSD": None}), run_with())
+    assert isinstance(plan, Planned)
+    assert plan.directive.patch == {"limits": {"maxIterations": 5, "costBudgetUSD": None}}
