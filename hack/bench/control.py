@@ -87,18 +87,18 @@ class Target:
 # ---------------------------------------------------------------- the stage
 
 
-def script(turn_seconds: float) -> Raw:
+def script(turn_seconds: float, turns: int = MOST_TURNS) -> Raw:
     """Return a ConfigMap with the script of a model whose turns take about so long."""
     dice = random.Random(turn_seconds)
-    turns = [
+    entries = [
         {
             "toolCalls": [{"name": "look", "arguments": {"at": f"s{turn}"}}],
             "usage": {"input": 800, "output": 100},
             "delaySeconds": round(turn_seconds * dice.uniform(0.5, 1.5), 3),
         }
-        for turn in range(MOST_TURNS)
+        for turn in range(turns)
     ]
-    data = {"script": json.dumps({"turns": turns})}
+    data = {"script": json.dumps({"turns": entries})}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "script"}, "data": data}
 
 
@@ -500,7 +500,7 @@ async def measure_watching(
         await asyncio.sleep(SETTLE_SECONDS)
         empty = (await read_operator(operator)).memory
         say(f"  an empty operator has {empty:.0f} MiB")
-        await stage.api.create(CONFIGMAPS, stage.namespace, script(1.0))
+        await stage.api.create(CONFIGMAPS, stage.namespace, script(1.0, turns=30))
         await stage.api.create(WORKFLOWS, stage.namespace, walking("walking"))
         for body in supervisors():
             await stage.api.create(SUPERVISORS, stage.namespace, body)

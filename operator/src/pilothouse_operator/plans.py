@@ -15,12 +15,13 @@ from pilothouse_api.v1alpha1.agentrun import PlanReport
 from pilothouse_kubernetes.client import CONFIGMAPS, AlreadyExists, KubernetesClient, NotFound, Raw
 from pilothouse_operator.workloads import build_plan_configmap
 
-REMEMBERED_PLANS = 512
+REMEMBERED_PLANS = 8192
+"""More than one operator has live runs: with fewer, each look at a run in turn would fetch and parse its plan anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """A plan with what status says about it."""
+    """A plan with what status says about it; without texts and input, which only its runner needs."""
 
     plan: Plan
     report: PlanReport
@@ -36,11 +37,13 @@ class NoPlan:
 
 
 class PlanStore:
-    """Plans by the uid of their run; the newest few are remembered."""
+    """Plans by the uid of their run; the newest are remembered, and what is alike in them is kept once."""
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
         self._remembered: OrderedDict[str, StoredPlan] = OrderedDict()
+        self._newest: OrderedDict[tuple[str, str], Plan] = OrderedDict()
+        """The plan that was remembered last, by namespace and workflow."""
 
     async def store(self, plan: Plan) -> StoredPlan | NoPlan:
         """Store the plan of a run, or return the one that is stored already."""
@@ -81,10 +84,30 @@ class PlanStore:
         return self._remember(uid, StoredPlan(plan, PlanReport(name=name, digest=text_digest(text))))
 
     def _remember(self, uid: str, stored: StoredPlan) -> StoredPlan:
-        self._remembered[uid] = stored
-        if len(self._remembered) > REMEMBERED_PLANS:
-            self._remembered.popitem(last=False)
-        return stored
+        key = (stored.plan.run.namespace, stored.plan.workflow.name)
+        plan = lighten(stored.plan, self._newest.get(key))
+        lightened = self._remembered[uid] = StoredPlan(plan, stored.report)
+        self._newest[key] = plan
+        self._newest.move_to_end(key)
+        for kept in (self._remembered, self._newest):
+            if len(kept) > REMEMBERED_PLANS:
+                kept.popitem(last=False)
+        return lightened
+
+
+def lighten(plan: Plan, other: Plan | None) -> Plan:
+    """Return a plan without its texts and its input, and with those parts of another one that are the same.
+
+    A thousand runs of one workflow differ in little else than their names.
+    """
+    parts = {name: getattr(plan, name) for name in _ALIKE}
+    if other is not None:
+        known = {name: getattr(other, name) for name in _ALIKE}
+        parts = {name: known[name] if known[name] == part else part for name, part in parts.items()}
+    return plan.model_copy(update={"texts": {}, "input": {}, **parts})
+
+
+_ALIKE = ("spec", "agents", "ceilings", "ancestor_policies", "pod", "workflow")
 
 
 def _is_owned_by(raw: Raw, uid: str) -> bool:
