@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from faults.campaign import FIRST_OF_TWO, SEED, Case, judge, scripts, second, stratified, whole
-from faults.world import FAULT_KINDS, PASSIVE, FaultKind, port_forms
+from faults.world import FAULT_KINDS, PASSIVE, Fault, FaultKind, port_forms
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 """A process that is dead does not begin what it had prepared."""
@@ -37,6 +37,18 @@ def test_what_must_hold_holds_wherever_the_runner(kind: FaultKind) -> None:
     cases = [case for case in stratified(SEED) if case.faults[0].kind == kind]
     assert len(cases) >= 10
     assert failures_of(cases) == []
+
+
+def test_a_park_whose_last_snapshot_had_no_answer_does_not_take_it_back() -> None:
+    lost = [
+        Case(name, (Fault(point.number, "lose"),))
+        for name in scripts()
+        if name.startswith("parks/")
+        for point in whole(name).world.points
+        if (point.port, point.method, point.phase) == ("store", "publish", "after")
+    ]
+    assert len(lost) >= 20
+    assert failures_of(lost) == []
 
 
 def test_a_process_may_be_stopped_after_that_as_well() -> None:

@@ -191,6 +191,7 @@ class StepPublisher:
         self.failure: StoreFailure | None = None
         self.lost: StoreFailure | None = None
         self.published: Snapshot | None = None
+        self.sent: Snapshot | None = None
 
     def mark(self, *, is_lazy: bool = False) -> None:
         return
@@ -211,6 +212,7 @@ class StepPublisher:
         snapshot = self._build()
         if snapshot is None:
             return self.failure
+        self.sent = snapshot
         self.failure = await self._store.publish(snapshot)
         if self.failure is None:
             self.published = snapshot

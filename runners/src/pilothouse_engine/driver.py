@@ -353,7 +353,7 @@ class Driver:
         if self._flushed == self._state.length:
             stood = build_snapshot(self._catalog, self._state, self._inputs)
         else:
-            stood = self._publisher.published or read_snapshot(self._inputs.directives, self._attempt.number)
+            stood = self._publisher.sent or read_snapshot(self._inputs.directives, self._attempt.number)
         unsaid = {"exit": None, "result": None, "running": None}
         snapshot = stood.model_copy(update={"parked": parked, "journal_length": self._flushed, **unsaid})
         has_looked = self._inputs.published_length is not None or self._state.ended is not None

@@ -47,6 +47,8 @@ class Publisher:
         self.failure: StoreFailure | None = None
         self.lost: StoreFailure | None = None
         self.published: Snapshot | None = None
+        self.sent: Snapshot | None = None
+        """The newest that was given to the store, whether or not its answer has come: it may stand there."""
 
     def mark(self, *, is_lazy: bool = False) -> None:
         """Publish soon; lazily where it can wait for the next turn."""
@@ -124,6 +126,7 @@ class Publisher:
             return None
         if self._alarm is not None:
             self._alarm.cancel()
+        self.sent = snapshot
         if self.published is not None:  # the first one says that the attempt has begun: it holds no turn back
             self._next_at = self._clock.monotonic() + self._interval
         return snapshot
