@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_example(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
+def run_example(folder: Path, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
     """Run an example in an empty folder, as `pilothouse run` would be typed, and return the AgentRun that it prints."""
     command = [sys.executable, "-m", "pilothouse_cli", "run", str(ROOT / "examples" / name), "-o", "json", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -72,6 +72,20 @@ def test_review_router_takes_the_branch_of_its_rating(tmp_path: Path, review: st
 
     assert run["status"]["result"]["stars"] == stars
     assert steps_of(run) == ["rate", "choose", branch, "answer"]
+
+
+def test_an_agent_that_never_stops_asking_is_told_so_and_then_stopped(tmp_path: Path) -> None:
+    run = run_example(tmp_path, "supervised", code=3)
+
+    assert run["status"]["phase"] == "Aborted"
+    assert run["status"]["result"] == {"answer": "Somebody will look into your order and write to you."}
+    assert steps_of(run) == ["look", "hand-over"]
+    assert run["status"]["run"]["toolCalls"] == {"order_status": 5}
+    actions = run["status"]["supervision"]["actions"]
+    assert [(action["action"], action["source"], action["turn"], action["landedTurn"]) for action in actions] == [
+        ("Steer", "Rule/asks-often", 3, 4),
+        ("Abort", "Rule/never-stops", 5, 5),
+    ]
 
 
 def test_the_refund_desk_has_a_claim_researched_and_pays_once_a_person_agrees(tmp_path: Path) -> None:

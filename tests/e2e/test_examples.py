@@ -66,6 +66,20 @@ def test_daily_report_calls_a_service_of_its_namespace(installation: Installatio
     assert workflow["status"]["nextScheduleTime"].endswith("Z")
 
 
+def test_an_agent_that_never_stops_asking_is_told_so_and_then_stopped(
+    installation: Installation, namespace: str
+) -> None:
+    installation.apply_example(namespace, "supervised")
+
+    run = installation.wait_finished(namespace, "order-desk-1")
+
+    status = run["status"]
+    assert (status["phase"], status["exit"]["reason"]) == ("Aborted", "Aborted")
+    assert status["run"]["toolCalls"] == {"order_status": 5}
+    actions = [(action["action"], action["turn"], action["state"]) for action in status["supervision"]["actions"]]
+    assert actions == [("Steer", 3, "Done"), ("Abort", 5, "Done")]
+
+
 def test_a_change_of_the_workflow_starts_a_run(installation: Installation, namespace: str) -> None:
     installation.apply_example(namespace, "review-router")
     change = {"spec": {"trigger": {"type": "OnChange"}, "input": {"defaults": {"review": "great service"}}}}

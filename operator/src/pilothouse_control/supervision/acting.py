@@ -18,6 +18,7 @@ from typing import Any
 from pilothouse_api import names
 from pilothouse_api.v1alpha1.agentrun import Control, Snapshot, SupervisionAction, SupervisorRecord
 from pilothouse_api.v1alpha1.supervisor import STEER_MESSAGE
+from pilothouse_control.supervision.bindings import Binding
 from pilothouse_control.supervision.findings import JUDGE, JUDGE_ERROR, Finding
 from pilothouse_control.supervision.values import Directive, SupervisionView
 
@@ -30,6 +31,7 @@ MAX_ID = 63
 MAX_LINE = 1024
 _OWN_STEER = re.compile(r"^(sup|judge)-[0-9]{6,}-")
 SEVERITY: Mapping[str, int] = {"Steer": 0, "Pause": 1, "Abort": 2}
+BARRIER, BARRIER_TIMEOUT = "Barrier", "BarrierTimeout"
 INTENDED, DONE, SUPERSEDED, DROPPED = "Intended", "Done", "Superseded", "Dropped"
 
 
@@ -76,12 +78,16 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…"
 
 
+def _timestamp(now: datetime) -> str:
+    return now.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def intend(findings: Sequence[Finding], snapshot: Snapshot, generation: int, now: datetime) -> list[SupervisionAction]:
     """Return the intents of findings of one snapshot."""
     return [
         SupervisionAction(
             id=action_id(finding, snapshot.turn),
-            time=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            time=_timestamp(now),
             supervisor=finding.binding.name,
             supervisor_uid=finding.binding.uid,
             generation=finding.binding.generation,
@@ -95,6 +101,33 @@ def intend(findings: Sequence[Finding], snapshot: Snapshot, generation: int, now
         )
         for finding in findings
     ]
+
+
+def note_barrier(binding: Binding, snapshot: Snapshot, now: datetime) -> SupervisionAction | None:
+    """Return what the runner itself did because a supervisor was late, None where it did nothing.
+
+    Once for a turn; its id tells whether it is known already.
+    """
+    if snapshot.parked is not None and snapshot.parked.is_barrier_pause:
+        action, turn, why = "Pause", snapshot.parked.turn, snapshot.parked.message or ""
+    elif snapshot.exit is not None and snapshot.exit.reason == BARRIER_TIMEOUT:
+        action, turn, why = "Abort", snapshot.turn, snapshot.exit.message
+    else:
+        return None
+    return SupervisionAction(
+        id=names.fit(f"barrier-{turn:06d}-{binding.name}", MAX_ID),
+        time=_timestamp(now),
+        supervisor=binding.name,
+        supervisor_uid=binding.uid,
+        generation=binding.generation,
+        action=action,
+        source=BARRIER,
+        reason=one_line(why or "the turn was not judged in time"),
+        turn=turn,
+        visit=snapshot.visit,
+        state=DONE,
+        landed_turn=turn,
+    )
 
 
 def settle(

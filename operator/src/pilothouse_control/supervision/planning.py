@@ -28,6 +28,7 @@ from pilothouse_control.supervision.acting import (
     choose,
     intend,
     land,
+    note_barrier,
     settle,
     trim,
     weigh,
@@ -227,6 +228,7 @@ def _act(
     findings = [finding for look in looks for finding in choose(look.findings)]
     if findings and view.snapshot is not None:
         actions += intend(findings, view.snapshot, standing.generation, view.now)
+    actions += _barrier_actions(view, old, looks)
     actions = land(weigh(actions, standing.room), view.snapshot)
     settled = {(action.id, action.action, action.supervisor_uid) for action in old.actions if action.state != INTENDED}
     acted = (
@@ -235,6 +237,18 @@ def _act(
         if action.state != INTENDED and (action.id, action.action, action.supervisor_uid) not in settled
     )
     return trim(actions), tuple(acted)
+
+
+def _barrier_actions(view: SupervisionView, old: Supervision, looks: Iterable[_Look]) -> list[SupervisionAction]:
+    """Return what the runner did because it waited too long, as the doing of the supervisor that was most behind."""
+    sync = [look for look in looks if look.binding.spec.enforcement == "Sync"]
+    if view.snapshot is None or not sync:
+        return []
+    seen = {uid: record.seen.journal_length for uid, record in old.supervisors.items()}
+    latest = min(sync, key=lambda look: seen.get(look.binding.uid, 0))
+    action = note_barrier(latest.binding, view.snapshot, view.now)
+    known = {(one.source, one.turn, one.action) for one in old.actions}
+    return [] if action is None or (action.source, action.turn, action.action) in known else [action]
 
 
 def _unread(old: Supervision, looks: Iterable[_Look]) -> dict[str, SupervisorRecord]:

@@ -7,7 +7,7 @@ import pytest
 from pilothouse_api.v1alpha1.agentrun import Supervision
 from pilothouse_control.supervision import SupervisionView, find_bound, plan_supervision
 from pilothouse_control.supervision.acting import MAX_ACTIONS
-from unit.control.supervision.worlds import REPEATED, START, World, a_guard, a_plan, a_snapshot, calling
+from unit.control.supervision.worlds import REPEATED, START, World, a_guard, a_judge, a_plan, a_snapshot, calling
 
 PAUSE = {**REPEATED, "then": "Pause"}
 STEER = {"name": "nudge", "when": "IterationReached", "iterationReached": {"count": 3}, "then": "Steer"}
@@ -330,6 +330,34 @@ def test_a_look_of_an_async_supervisor_that_finds_nothing_writes_nothing() -> No
     for turn in range(2, 6):
         world.settle(a_snapshot(turn))
     assert world.raw == before
+
+
+def test_a_pause_of_the_barrier_is_told_once_and_of_the_supervisor_that_is_behind() -> None:
+    world = World([a_guard("quick", enforcement="Sync"), a_guard("slow", enforcement="Sync", judge=a_judge())])
+    world.settle(a_snapshot(1))
+    parked = {"reason": "Barrier", "turn": 1, "since": START.isoformat(), "message": "not judged within 60 s"}
+    for length in (11, 12):
+        world.settle(a_snapshot(1, journalLength=length, parked=parked))
+    [action] = world.record.actions
+    assert (action.id, action.source, action.state) == ("barrier-000001-slow", "Barrier", "Done")
+    assert (action.action, action.reason, action.landed_turn) == ("Pause", "not judged within 60 s", 1)
+    assert [one.id for one in world.acted] == [action.id]
+    assert world.record.supervisors["uid-slow"].actions.pause == 1
+    assert world.control == {}
+
+
+def test_a_wait_at_the_barrier_that_goes_on_is_no_intervention() -> None:
+    world = World([a_guard("guard", enforcement="Sync", judge=a_judge())])
+    wake = START.replace(minute=1).isoformat()
+    world.settle(a_snapshot(1, parked={"reason": "Barrier", "turn": 1, "since": START.isoformat(), "wake": wake}))
+    assert world.record.actions == []
+
+
+def test_an_abort_of_the_barrier_is_told_when_the_run_has_ended() -> None:
+    world = World([a_guard("guard", enforcement="Sync", judge=a_judge())])
+    world.settle(a_snapshot(1))
+    world.settle(a_snapshot(1, exit={"signal": "aborted", "reason": "BarrierTimeout", "message": "too late"}))
+    assert [(one.action, one.source, one.reason) for one in world.record.actions] == [("Abort", "Barrier", "too late")]
 
 
 # ---------------------------------------------------------------- time
