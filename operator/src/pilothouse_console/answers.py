@@ -93,6 +93,25 @@ class Trace(Shown):
     """Where frames come from: the stream in Redis (newest 1,000), or the run's status (newest 20)."""
 
 
+class Look(Shown):
+    """What supervision saw of a run at one moment, as the runner has kept it: an Observation is made of it and a plan.
+
+    Every name in it is to be checked by the plan.
+    """
+
+    now: str
+    """The moment, RFC 3339."""
+    run: dict[str, JsonValue]
+    """The fields of the snapshot (`status.run`) that are seen."""
+
+
+class Looks(Shown):
+    """What supervision saw of a run, whether anybody watched it or not, oldest first: the newest 500 looks."""
+
+    items: tuple[Look, ...]
+    """Looks; where a crash took facts back, a later look of a shorter journal follows those that are none any more."""
+
+
 class Result(Shown):
     """A result."""
 

@@ -15,9 +15,10 @@ from starlette.responses import Response
 
 from pilothouse_api import __version__
 from pilothouse_console.access import Access, Caller
-from pilothouse_console.answers import DirectiveAnswer, Landing, Result, RunList, RunView, Trace
+from pilothouse_console.answers import DirectiveAnswer, Landing, Looks, Result, RunList, RunView, Trace
 from pilothouse_console.event_stream import EventStream, Viewer
 from pilothouse_console.listing import DEFAULT_LIMIT, MOST_LIMIT, Filter, WrongToken, build_page
+from pilothouse_console.looks import read_looks
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.orders import (
     ApprovalOrder,
@@ -169,6 +170,13 @@ def _add_story(app: FastAPI, services: Services) -> None:
         frames, origin = await _read_frames(services, entry, query.limit)
         status = entry.read().get("status") or {}
         return Trace(items=merge(frames, status.get("supervision")), origin=origin)
+
+    @app.get(f"{RUN_PATH}/observations", responses=_refusals(404, 422), response_model_exclude_none=True)
+    async def get_observations(
+        caller: CallerOf, namespace: str, name: str, query: Annotated[NoQuery, Query()]
+    ) -> Looks:
+        """Show what supervision saw of a run, for a replay with another supervisor."""
+        return await read_looks(await services.guard.seen(caller, namespace, name), services.store)
 
     @app.get(f"{RUN_PATH}/results/{{result_id}}", responses=_refusals(404, 410, 413, 422))
     async def get_result(

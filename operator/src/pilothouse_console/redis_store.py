@@ -1,6 +1,7 @@
-"""What runs have in Redis: the stream of their frames, and the journal with a large result. Read, never written."""
+"""What runs have in Redis: the streams of their frames and looks, and the journal with a large result; only read."""
 
 import asyncio
+import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,10 @@ REPLY_SECONDS = 5.0
 MOST_CONNECTIONS = 16
 LAST_BATCHES = 8
 """Batches at the end of a journal among which its result is: it is in the last but for what a host adds."""
+
+
+MOST_LOOKS = 500
+"""Looks of a run that are handed on; a runner keeps as many, a few more at times."""
 
 
 class RedisAway(Exception):
@@ -106,6 +111,12 @@ class RedisStore:
                     return result
         return None
 
+    async def looks(self, namespace: str, uid: str) -> list[dict[str, Any]]:
+        """Return the looks that are kept of a run, oldest first; what is no JSON object is left out."""
+        items = await self._ask(self._client.xrevrange(f"{redis_run_prefix(namespace, uid)}looks", count=MOST_LOOKS))
+        found = [_json_object(fields.get(b"look", b"")) for _, fields in reversed(items)]
+        return [look for look in found if look is not None]
+
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
@@ -124,6 +135,14 @@ class RedisStore:
 
 def _frames(namespace: str, uid: str) -> str:
     return f"{redis_run_prefix(namespace, uid)}frames"
+
+
+def _json_object(text: bytes) -> dict[str, Any] | None:
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return raw if isinstance(raw, dict) else None
 
 
 def _frame(item: Any) -> Frame:
