@@ -29,6 +29,7 @@ from pilothouse_engine.facts import (
     ModeAnswered,
     ModelFailed,
     ModelStarted,
+    ParkEnded,
     ReplyReceived,
     RunEnded,
     SteerAnswered,
@@ -46,7 +47,7 @@ from pilothouse_engine.ports import (
     ResourceFailure,
 )
 from pilothouse_engine.run import Finished, Lost
-from pilothouse_engine.state import RunState
+from pilothouse_engine.state import BARRIER, RunState
 
 TOOLS = frozenset({("functions", "run"), ("http", "send"), ("mcp", "call_tool"), ("resources", "call")})
 UNJOURNALED_PARKS = frozenset({"JournalLost", "StoreLost"})
@@ -388,6 +389,32 @@ def approvals_are_used_once(story: Story) -> Iterator[str]:
             yield f"{fact.id} was started without the approval that it asked for"
 
 
+def nothing_begins_before_supervision_has_seen_what_was_done(story: Story) -> Iterator[str]:
+    """Under Sync no model call of the next turn and no call behind a Once begins unseen; each barrier ends for a cause.
+
+    Seen is what the clock has come to before; a verdict on the time that is up, an Abort and a Finish are causes too.
+    """
+    written = [event.supervision for event in story.world.script.events if event.when.start and event.supervision]
+    if not written:
+        return
+    state = RunState(context=dict(story.world.plan.input))
+    before: Fact | None = None
+    for fact in story.facts:
+        visit = state.visit
+        is_ending = state.mode in ("Finish", "Abort")
+        if isinstance(fact, ModelStarted) and state.turn_length > state.seen_length and not is_ending:
+            yield f"turn {fact.turn} begins and supervision has not seen the one before"
+        if isinstance(fact, CallStarted) and visit is not None and visit.once_length > state.seen_length:
+            yield f"{fact.id} begins and supervision has not seen the Once call before it"
+        if isinstance(fact, ParkEnded) and fact.reason == BARRIER and state.barrier_timeout is None:
+            raised = [length for at, length in story.world.store.clocks if at <= fact.at + 0.001]
+            is_cut_short = isinstance(before, ModeAnswered) and before.mode in ("Finish", "Abort")
+            if not is_cut_short and max(raised, default=0) < state.park_length:
+                yield f"the barrier was passed at {state.park_length} facts, and the clock says {raised}"
+        advance(state, fact)
+        before = fact
+
+
 def children_are_asked_for_and_delivered_once(story: Story) -> Iterator[str]:
     """One request and one delivery for each child, one note for each task."""
     asked = Counter(fact.call for fact in story.of(ChildRequested))
@@ -466,6 +493,7 @@ CHECKS: tuple[Check, ...] = (
     frames_tell_what_is_journaled,
     directives_are_answered_once,
     approvals_are_used_once,
+    nothing_begins_before_supervision_has_seen_what_was_done,
     children_are_asked_for_and_delivered_once,
     every_call_has_one_result_and_every_exit_is_known,
     the_run_ends_once,

@@ -359,6 +359,8 @@ class _Store(MemoryRunStore):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.clock, UID)
         self._stage = stage
+        self.clocks: list[tuple[float, int]] = []
+        """When the clock of supervision was raised, in seconds since the epoch, and to which length."""
 
     def take_back_decisions(self) -> None:
         """Empty `spec.control.approvals`, as a person may."""
@@ -380,6 +382,7 @@ class _Store(MemoryRunStore):
         """Raise the clock for a snapshot of a barrier, where supervision judges: its directives stand by now."""
         parked = self.snapshots[-1].parked if self.snapshots else None
         if self._stage.judges and parked is not None and parked.reason == BARRIER:
+            self.clocks.append((self._stage.clock.now().timestamp(), self.snapshots[-1].journal_length))
             self.raise_clock()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model import properties
-from model.scenarios import APPROVAL_CRASH, CRASH, TWO, ZOMBIE, decisions
+from model.scenarios import APPROVAL_CRASH, CRASH, SYNC_ABORT, TWO, ZOMBIE, decisions
 from model.world import Left, Parts, Scenario
 from pilothouse_api.names import pod_name
 from pilothouse_engine.actions import Execution
@@ -60,6 +60,16 @@ class TakesNoForYes(Driver):
         return await super()._perform()
 
 
+class WaitsForNobody(Driver):
+    """Does not hear of the barrier."""
+
+    async def _perform(self) -> Any:
+        directives = self._inputs.directives
+        if directives is not None and directives.barrier is not None:
+            self._inputs.directives = replace(directives, barrier=None)
+        return await super()._perform()
+
+
 class LooksAtNoPod(RunReconciler):
     """Trusts its picture of the pod."""
 
@@ -90,6 +100,7 @@ class Mutation:
 
 BEHIND = replace(CRASH, name="behind", left=Left(lost=1, stale=1))
 TWO_BEHIND = replace(TWO, name="two-behind", left=Left(crashes=1, stale=1))
+WATCHED = replace(SYNC_ABORT, name="watched", left=Left())
 DENIED = replace(APPROVAL_CRASH, name="denied", left=Left(wishes=1), wishes=decisions("Deny"))
 
 MUTATIONS: dict[str, Mutation] = {
@@ -118,6 +129,10 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "an approval is spent after its call": Mutation(
         Parts(driver=SpendsAfterwards), APPROVAL_CRASH, frozenset({properties.STARTED, properties.ONCE})
+    ),
+    "a run waits for no supervision": Mutation(Parts(driver=WaitsForNobody), WATCHED, frozenset({properties.SEEN})),
+    "the clock is raised before the directive stands": Mutation(
+        Parts(host_writes=("clock", "directive")), WATCHED, frozenset({properties.OBEYED})
     ),
     "a denied call is carried out": Mutation(Parts(driver=TakesNoForYes), DENIED, frozenset({properties.NOT_DENIED})),
 }

@@ -74,6 +74,25 @@ class _Nothing:
         return self
 
 
+class _NobodySupervises:
+    """In place of the operator's supervision: in the model that is a process of its own (`world.Host`)."""
+
+    async def find_problem(self, *_: Any) -> None:
+        return None
+
+    async def look(self, key: Any, raw: Any, view: Any, stored: Any) -> Any:
+        return view
+
+    async def act(self, *_: Any) -> bool:
+        return False
+
+    def forget(self, key: Any) -> None:
+        return
+
+    def is_counted(self, key: Any, raw: Any) -> bool:
+        return False
+
+
 class _Settings:
     is_journal_durable = True
     abort_grace_seconds = 30
@@ -197,6 +216,7 @@ class OperatorProcesses:
         for _, text in picture.pods:
             desk.cache.apply(_raw(text))
         reconciler = self._class(desk, _Open())  # type: ignore[arg-type]
+        reconciler._supervision = _NobodySupervises()  # type: ignore[assignment]
         if picture.memory is not None:
             reconciler._memory[RUN] = picture.memory
         desk.seconds = began

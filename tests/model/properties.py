@@ -11,13 +11,16 @@ from model.runner_process import Entries, fact_of
 from pilothouse_engine.facts import (
     ApprovalAnswered,
     AttemptStarted,
+    BarrierTimedOut,
     CallFinished,
     CallStarted,
     Fact,
+    ModelStarted,
     ParkBegan,
     ParkEnded,
     RunEnded,
 )
+from pilothouse_engine.state import RunState
 
 if TYPE_CHECKING:
     from model.operator_process import Look
@@ -44,10 +47,15 @@ EXIT_AGREES = "the exit that is reported is the one that is journaled, unless a 
 NUMBERS_GROW = "attempt numbers only grow, and one number belongs to one pod at a time"
 ONE_AT_A_TIME = "a new attempt is numbered only when the old pod runs nothing, but on a node that is cut off"
 CRASHES = "an attempt is counted as crashed only if it crashed"
+SEEN = (
+    "under Sync no model call of the next turn, and no call behind a Once, begins before the clock of supervision has"
+    " come to the turn, or its time is up"
+)
+OBEYED = "what supervision asks for when it has seen a turn stands before the next turn begins, or its time is up"
 NO_FAULT = "no process ends by a fault of its own"
 PROPERTIES = (
     ONCE, STARTED, ENDED_IS_QUIET, ABORTED_IS_QUIET, SETTLED, STALE_WRITER, NEWER_FIRST, APPROVED, APPROVAL_ONCE,
-    NOT_DENIED, EXIT_STAYS, EXIT_AGREES, NUMBERS_GROW, ONE_AT_A_TIME, CRASHES, NO_FAULT,
+    NOT_DENIED, EXIT_STAYS, EXIT_AGREES, NUMBERS_GROW, ONE_AT_A_TIME, CRASHES, SEEN, OBEYED, NO_FAULT,
 )  # fmt: skip
 
 
@@ -136,6 +144,31 @@ def check_facts(world: World, journal: Entries, texts: Entries) -> None:
     attempts = [fact.attempt for fact in facts if isinstance(fact, AttemptStarted)]
     if attempts != sorted(attempts):
         raise Violation(NUMBERS_GROW, f"the journal is of the attempts {attempts}")
+    supervision = _status(world.run).get("supervision") or {}
+    if "barrier" in supervision:
+        _check_barrier(world, facts, len(facts) - len(new), (supervision.get("clock") or {}).get("journalLength", 0))
+
+
+def _check_barrier(world: World, facts: tuple[Fact, ...], begin: int, clock: int) -> None:
+    """Judge what begins: which facts must supervision have seen, and has it asked for an Abort on seeing them."""
+    state = RunState()
+    timed_out = 0
+    for number, fact in enumerate(facts):
+        visit = state.visit
+        needed = 0
+        if isinstance(fact, ModelStarted):
+            needed = state.turn_length
+        elif isinstance(fact, CallStarted) and visit is not None:
+            needed = visit.once_length
+        if number >= begin and needed and needed > timed_out:
+            if needed > clock:
+                raise Violation(SEEN, f"{type(fact).__name__} needs {needed} facts seen, the clock says {clock}")
+            aborts = [length for length, mode in world.judged if mode == "Abort" and length > needed]
+            if aborts:
+                raise Violation(OBEYED, f"{type(fact).__name__} begins, and an Abort was judged on {aborts[0]} facts")
+        state.apply(fact)
+        if isinstance(fact, BarrierTimedOut):
+            timed_out = number + 1
 
 
 # ---------------------------------------------------------------- when status is written

@@ -64,6 +64,7 @@ class Top(NamedTuple):
     length: int | None
     now: float
     is_stopping: bool
+    shown: int = 0
 
 
 _DIRECTIVES: dict[str | None, Directives | None] = {None: None}
@@ -77,7 +78,20 @@ def _directives_key(directives: Directives | None, *, is_journal_lost: bool) -> 
     control = directives.control.to_raw() if directives.control is not None else None
     limits = directives.limits.to_raw() if directives.limits is not None else None
     children = {call: child.to_raw() for call, child in directives.children.items()}
-    parts = (directives.uid, directives.generation, control, limits, directives.deleting, snapshot, children)
+    barrier = directives.barrier.to_raw() if directives.barrier is not None else None
+    seen = directives.clock.journal_length if directives.clock is not None else 0
+    told = (barrier, directives.is_supervised)
+    parts = (
+        directives.uid,
+        directives.generation,
+        control,
+        limits,
+        directives.deleting,
+        snapshot,
+        children,
+        told,
+        seen,
+    )
     key = json.dumps(parts, sort_keys=True)
     _DIRECTIVES.setdefault(key, replace(directives, snapshot=snapshot))
     return key
@@ -341,6 +355,7 @@ class RunnerProcesses:
             read_tick=top.read_tick,
             failure=top.failure,
             published_length=top.published,
+            shown_length=top.shown,
             first_seen={},
             has_begun=top.has_begun,
         )
@@ -466,6 +481,7 @@ class _Tops:
             length=made._ports.store._length,
             now=self._clock.seconds,
             is_stopping=made._stop.flag,
+            shown=inputs.shown_length,
         )
 
 

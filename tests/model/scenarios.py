@@ -94,13 +94,44 @@ APPROVAL_LATE = Scenario(
 PAUSE = Scenario("pause", _plan(PAY), Left(wishes=3), times=(0.0, 400.0), wishes=directives("Pause", "Run", "Abort"))
 
 
+# ---------------------------------------------------------------- Sync supervision
+
+_PAYING = _plan(agent_step(tools=[function_tool("pay", effect="Once"), function_tool("refund", effect="Once")]))
+
+
+def _payments(turn: int) -> Any:
+    return calls(call("pay"), call("refund")) if turn == 1 else answer("resolved")
+
+
+def abort_first(turn: int) -> str | None:
+    """Abort on seeing the first turn."""
+    return "Abort" if turn == 1 else None
+
+
+def _barrier(on_timeout: str) -> dict[str, Any]:
+    return {"timeoutSeconds": 60, "onTimeout": on_timeout}
+
+
+SYNC = Scenario(
+    "sync", _PAYING, Left(crashes=1, deaths=1), times=(0.0, 100.0), replies=_payments, barrier=_barrier("Continue")
+)
+SYNC_ABORT = Scenario(
+    "sync-abort", _PAYING, Left(crashes=1, deaths=1), times=(0.0,), replies=_payments, barrier=_barrier("Pause"),
+    verdict=abort_first,
+)  # fmt: skip
+SYNC_LATE = Scenario(
+    "sync-late", _PAYING, Left(lost=1, wishes=1), times=(0.0, 100.0, 200.0), replies=_payments,
+    barrier=_barrier("Pause"), verdict=abort_first, wishes=directives("Run", "Finish"),
+)  # fmt: skip
+
+
 # ---------------------------------------------------------------- the list
 
 SCENARIOS: dict[str, Scenario] = {
     one.name: one
     for one in (
         CRASH, LOST, LATE, DRAIN, ZOMBIE, REMADE, EPHEMERAL, ABORT, FINISH, TWO, PAUSE,
-        APPROVAL, APPROVAL_CRASH, APPROVAL_LATE,
+        APPROVAL, APPROVAL_CRASH, APPROVAL_LATE, SYNC, SYNC_ABORT, SYNC_LATE,
     )
 }  # fmt: skip
 """All of them by name."""

@@ -77,6 +77,15 @@ class Left(NamedTuple):
     late: int = 0
     stale: int = 0
     wishes: int = 0
+    deaths: int = 0
+
+
+class Host(NamedTuple):
+    """Supervision that has judged a snapshot: what it is about to write, the first of it next."""
+
+    length: int
+    mode: str | None
+    writes: tuple[str, ...]
 
 
 class World(NamedTuple):
@@ -94,6 +103,9 @@ class World(NamedTuple):
     crashed: int
     ended_at: int | None = None
     """How many facts were journaled when the run was reported as ended."""
+    host: Host | None = None
+    judged: tuple[tuple[int, str], ...] = ()
+    """What supervision has decided: on a snapshot of so many facts, which mode."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,9 @@ class Scenario:
     is_durable: bool = True
     output: str = '{"done": true}'
     pod_starts_at_once: bool = True
+    barrier: dict[str, Any] | None = None
+    verdict: Callable[[int], str | None] = lambda turn: None
+    """The mode that supervision asks for when it has seen a turn."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +136,8 @@ class Parts:
     has_journal_fence: bool = True
     has_status_test: bool = True
     has_precondition: bool = True
+    host_writes: tuple[str, ...] = ("directive", "clock")
+    """In which order supervision writes."""
 
 
 @cache
@@ -163,13 +180,17 @@ class PilothouseModel:
         plan = self.scenario.plan
         report = {"name": names.plan_name(plan.run.name), "digest": text_digest(plan.encode())}
         metadata = {"name": "run-1", "namespace": "ns", "uid": "uid-1", "generation": 1}
+        status: dict[str, Any] = {"plan": report}
+        if self.scenario.barrier is not None:
+            guard = {"uid-s": {"name": "guard"}}
+            status["supervision"] = {"barrier": self.scenario.barrier, "supervisors": guard}
         run = dump(
             {
                 "apiVersion": names.API_VERSION,
                 "kind": "AgentRun",
                 "metadata": {**metadata, "creationTimestamp": self._iso(0.0)},
                 "spec": {"workflowRef": {"name": "flow"}},
-                "status": {"plan": report},
+                "status": status,
             }
         )
         op = Op(Picture(self.operators.trim(run)))
@@ -209,6 +230,7 @@ class PilothouseModel:
             yield from self._pod_moves(world, number)
         for number in range(len(world.ops)):
             yield from self._operator_moves(world, number)
+        yield from self._host_moves(world)
         yield from self._wishes(world)
         for number, (attempt, _) in enumerate(world.late):
             make = partial(self._arrive_late, world, number)
@@ -226,6 +248,9 @@ class PilothouseModel:
                     usual = [move for move in moves(world, number) if not move.is_extra]
                     if usual:
                         world = usual[0].make()  # type: ignore[assignment]
+        usual = [move for move in self._host_moves(world) if not move.is_extra]
+        if usual:
+            world = usual[0].make()  # type: ignore[assignment]
         if world.late:
             world = self._arrive_late(world, 0)
         return world if world != before else self._tick(world)
@@ -493,7 +518,8 @@ class PilothouseModel:
         """Whether the run's object has changed for a waiting runner, or time has gone on since it began to wait."""
         raw = load(world.run)
         known = load(runner.top.directives) if runner.top.directives is not None else None
-        is_known = known is not None and known[1] == raw["metadata"]["generation"]
+        seen = ((raw["status"].get("supervision") or {}).get("clock") or {}).get("journalLength", 0)
+        is_known = known is not None and (known[1], known[-1]) == (raw["metadata"]["generation"], seen)
         has_time_gone = self.seconds(world.now) > (runner.given[-1].now if runner.given else runner.top.now)
         return not is_known or has_time_gone or raw["status"].get("attempt") != runner.top.attempt
 
@@ -710,6 +736,46 @@ class PilothouseModel:
             ghosts=tuple(one for one in picture.ghosts if one[0] == current),
         )
         return self._put_op(world, number, world.ops[number]._replace(picture=picture, look=None))
+
+    # ------------------------------------------------------------ supervision
+
+    def _host_moves(self, world: World) -> Iterator[Move]:
+        """Supervision judges what waits at a barrier, writes its directive, raises the clock; it may die between."""
+        raw = load(world.run)
+        if self.scenario.barrier is None or "exit" in raw["status"]:
+            return
+        host = world.host
+        if host is None:
+            yield from self._judging(world, raw["status"])
+            return
+        write, *rest = host.writes
+        after = self._changed(world, self._written(raw, host, write))
+        after = after._replace(host=host._replace(writes=tuple(rest)) if rest else None)
+        yield Move(f"supervision writes its {write} ({host.length})", lambda: after)
+        if world.left.deaths:
+            left = world.left._replace(deaths=world.left.deaths - 1)
+            yield Move("supervision dies", lambda: world._replace(host=None, left=left), True)
+
+    def _judging(self, world: World, status: dict[str, Any]) -> Iterator[Move]:
+        snapshot, clock = status.get("run") or {}, status["supervision"].get("clock") or {}
+        length = snapshot.get("journalLength", 0)
+        if (snapshot.get("parked") or {}).get("reason") != "Barrier" or length <= clock.get("journalLength", 0):
+            return
+        mode = self.scenario.verdict(snapshot["turn"])
+        host = Host(length, mode, self.parts.host_writes if mode is not None else ("clock",))
+        judged = world.judged if mode is None else tuple(sorted({*world.judged, (length, mode)}))
+        yield Move(f"supervision judges {length}: {mode}", lambda: world._replace(host=host, judged=judged))
+
+    def _written(self, raw: dict[str, Any], host: Host, write: str) -> str:
+        """Return the run with one write of supervision in it; what stands already is not written again."""
+        if write == "clock":
+            supervision = {**raw["status"]["supervision"], "clock": {"journalLength": host.length}}
+            return dump({**raw, "status": {**raw["status"], "supervision": supervision}})
+        control = raw["spec"].get("control") or {}
+        if control.get("mode") == host.mode:
+            return dump(raw)
+        metadata = {**raw["metadata"], "generation": raw["metadata"]["generation"] + 1}
+        return dump({**raw, "metadata": metadata, "spec": {**raw["spec"], "control": {**control, "mode": host.mode}}})
 
     # ------------------------------------------------------------ a person
 
