@@ -63,6 +63,17 @@ def action_line(frame: Mapping[str, Any]) -> str:
     return f"{who}: {frame.get('action')}{mark} by {frame.get('source')}{landed}: {frame.get('reason')}"
 
 
+def watcher_names(supervision: Supervision | None) -> str:
+    """Return the names of those who watch a run, and how often they have done something to it; empty for nobody."""
+    records = supervision.supervisors.values() if supervision is not None else ()
+    return ", ".join(sorted(f"{record.name}{_done(record)}" for record in records))
+
+
+def _done(record: SupervisorRecord) -> str:
+    count = record.actions.pause + record.actions.steer + record.actions.abort
+    return f" ({count})" if count else ""
+
+
 def watcher_lines(supervision: Supervision | None) -> list[str]:
     """Return who watches a run, a line each."""
     records = supervision.supervisors.values() if supervision is not None else ()

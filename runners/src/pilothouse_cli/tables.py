@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ChildReport, ControlAnswer, Landing, PendingApproval, Snapshot, Supervision
-from pilothouse_cli.interventions import action_lines, clock_line, watcher_lines
+from pilothouse_cli.interventions import action_lines, clock_line, watcher_lines, watcher_names
 from pilothouse_cli.pending import PendingCall
 from pilothouse_cli.results import Reference, stored_result
 from pilothouse_cli.runs import snapshot_of, target_of
@@ -50,7 +50,8 @@ def name_of(run: AgentRun) -> str:
 
 def runs_table(runs: Sequence[AgentRun], now: datetime, called: Callable[[AgentRun], str] = name_of) -> Table:
     """Return runs as rows."""
-    table = _table("NAME", "WORKFLOW", "PHASE", "STEP", "TURN", "TOKENS", "COST", "AGE")
+    is_watched = any(watcher_names(run.status.supervision) for run in runs)
+    table = _table("NAME", "WORKFLOW", "PHASE", "STEP", "TURN", "TOKENS", "COST", "AGE", *["WATCHED BY"][:is_watched])
     for depth, run in in_families(runs):
         snapshot = snapshot_of(run)
         table.add_row(
@@ -62,6 +63,7 @@ def runs_table(runs: Sequence[AgentRun], now: datetime, called: Callable[[AgentR
             f"{snapshot.tokens.used:,}",
             "?" if is_cost_unknown(snapshot) else money(snapshot.cost.used_usd),
             age(run.metadata.creation_timestamp, now),
+            *[clean_line(watcher_names(run.status.supervision) or "-", 63)][:is_watched],
         )
     return table
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from pilothouse_api.digests import canonical_json
 from pilothouse_api.v1alpha1 import AgentRun, Supervisor
 from pilothouse_api.v1alpha1.agentrun import Supervision, SupervisorRecord
 from pilothouse_api.v1alpha1.supervisor import SupervisorSpec
+from pilothouse_control.supervision.digested import digest_spec
 from pilothouse_control.supervision.selectors import selects
 
 MAX_SUPERVISORS = 16
@@ -100,6 +100,8 @@ def _within_bounds(
 
     Who is bound stays so: where a changed one has grown too large, its copy stays in force.
     """
+    if len(candidates) <= MAX_SUPERVISORS and sum(map(_size, candidates.values())) <= MAX_COPIES_BYTES:
+        return dict(candidates), ()
     copies = {uid: _copy(uid, own[uid]) for uid in candidates if uid in own}
     sizes = {uid: _size(copy) for uid, copy in copies.items() if copy is not None}
     size = sum(sizes.values())
@@ -118,7 +120,7 @@ def _within_bounds(
 
 
 def _size(binding: Binding) -> int:
-    return len(canonical_json(binding.spec.to_raw()).encode("utf-8", "surrogatepass"))
+    return digest_spec(binding.spec).size
 
 
 def _uid(supervisor: Supervisor) -> str:

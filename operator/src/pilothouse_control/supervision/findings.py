@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pilothouse_api.digests import digest
 from pilothouse_api.observation import Observation
 from pilothouse_api.v1alpha1.agentrun import Snapshot
-from pilothouse_api.v1alpha1.supervisor import SupervisorRule
 from pilothouse_control.supervision.bindings import Binding
+from pilothouse_control.supervision.digested import digest_spec
 from pilothouse_control.supervision.observing import idle_since
 from pilothouse_control.supervision.rules.expression import RuleFailed
 from pilothouse_control.supervision.rules.registry import evaluate
@@ -37,18 +36,12 @@ class RuleFindings:
     failed: tuple[tuple[str, str], ...] = ()
 
 
-def rule_hash(rule: SupervisorRule) -> str:
-    """Return what tells one rule of a supervisor from another: a changed rule is another one."""
-    return digest(rule.to_raw())[:16]
-
-
 def judge_rules(binding: Binding, observation: Observation, fired: Iterable[str]) -> RuleFindings:
     """Return what fires now; a rule fires once in a visit, and that it failed is told once in a visit."""
     marks = list(fired)
     findings: list[Finding] = []
     failed: list[tuple[str, str]] = []
-    for rule in binding.spec.rules:
-        mark = rule_hash(rule)
+    for mark, rule in digest_spec(binding.spec).rules:
         if mark in marks:
             continue
         try:
@@ -72,7 +65,7 @@ def next_rule_time(binding: Binding, snapshot: Snapshot, fired: Iterable[str]) -
         return None
     waits = [
         rule.no_progress_for.seconds
-        for rule in binding.spec.rules
-        if rule.no_progress_for is not None and rule_hash(rule) not in marks
+        for mark, rule in digest_spec(binding.spec).rules
+        if rule.no_progress_for is not None and mark not in marks
     ]
     return since + timedelta(seconds=min(waits)) if waits else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
 from pilothouse_api.observation import Observation, Spend
@@ -119,8 +120,6 @@ def _spend(tokens: TokenReport, cost: CostReport) -> Spend:
 
 def _money(amount: str | None) -> str | None:
     """Return an amount written anew; one that is no amount is none."""
-    from decimal import Decimal, InvalidOperation
-
     try:
         value = Decimal(amount) if amount is not None else None
     except InvalidOperation:

@@ -35,6 +35,7 @@ from pilothouse_control.supervision.acting import (
 )
 from pilothouse_control.supervision.bindings import Binding
 from pilothouse_control.supervision.cadence import JudgeLook, charge, forget, look_at_judge, of_visit
+from pilothouse_control.supervision.digested import digest_spec
 from pilothouse_control.supervision.findings import Finding, judge_rules, next_rule_time
 from pilothouse_control.supervision.observing import observe
 from pilothouse_control.supervision.values import (
@@ -91,7 +92,7 @@ def plan_supervision(view: SupervisionView) -> SupervisionPlan:
         supervisors={**_unread(old, looks), **_counted(looks, acted)},
         actions=actions,
     )
-    is_changed = before is None or record.model_dump() != old.model_dump()
+    is_changed = before is None or record != old
     intents = [action for action in actions if action.state == INTENDED]
     return SupervisionPlan(
         record=record,
@@ -146,7 +147,7 @@ def _in_force(binding: Binding, record: SupervisorRecord | None) -> SupervisorRe
         "namespace": binding.namespace,
         "name": binding.name,
         "generation": binding.generation,
-        "spec": binding.spec.to_raw(),
+        "spec": digest_spec(binding.spec).raw,
         "is_deleted": binding.is_deleted,
     }
     return SupervisorRecord(**copy) if record is None else record.model_copy(update=copy)
@@ -198,11 +199,11 @@ def _look_at_judge(
     view: SupervisionView, binding: Binding, observation: Observation, journal_length: int, record: SupervisorRecord
 ) -> JudgeLook | None:
     """Return the look at a judge; of one that is no more, what it has used."""
+    if binding.spec.judge is None and record.judge is None:
+        return None
     known = of_visit(record.judge or JudgeRecord(), record.visit == observation.visit)
     if binding.spec.judge is not None:
         return look_at_judge(view, binding, binding.spec.judge, observation, journal_length, known)
-    if record.judge is None:
-        return None
     came = view.verdicts.get(binding.uid)
     return JudgeLook(forget(known if came is None else charge(known, came.answer)))
 
