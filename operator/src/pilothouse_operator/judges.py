@@ -46,6 +46,12 @@ class Judges:
         self._problem: JudgeUnavailable | None = None if judge is not None else NO_JUDGE
         self._runs: dict[str, _RunVerdicts] = {}
         self._newest: OrderedDict[str, JudgeAnswer] = OrderedDict()
+        self._look_now = asyncio.Event()
+
+    @property
+    def outage(self) -> JudgeUnavailable | None:
+        """Why the service cannot be asked just now; what its table has is known from before nevertheless."""
+        return self._problem
 
     @property
     def is_known(self) -> bool:
@@ -109,6 +115,8 @@ class Judges:
             known = self._runs.get(run_uid)
             if known is not None:
                 known.tasks.pop(ask.uid, None)
+        if _is_outage(answer):
+            self._look_now.set()  # is it the service, or an endpoint behind it?
         self._newest[ask.uid] = answer
         self._newest.move_to_end(ask.uid)
         if len(self._newest) > REMEMBERED:
@@ -139,7 +147,14 @@ class Judges:
             await self._read_table()
             if (self._table, self._problem) != before:
                 on_change()
-            await asyncio.sleep(TABLE_SECONDS if self._problem is None else TABLE_RETRY_SECONDS)
+            await self._wait_for_a_look(TABLE_SECONDS if self._problem is None else TABLE_RETRY_SECONDS)
+
+    async def _wait_for_a_look(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._look_now.wait(), seconds)
+        except TimeoutError:
+            return
+        self._look_now.clear()
 
     async def _read_table(self) -> None:
         """A table that was read once stays: a service that is away says so in each verdict."""
@@ -152,4 +167,10 @@ class Judges:
                 log.warning("judge.unavailable", error=found.message)
             self._problem = problem
             return
+        if self._problem is not None:  # it is back: that it was away is said of nobody any more
+            self._newest = OrderedDict((uid, one) for uid, one in self._newest.items() if not _is_outage(one))
         self._table, self._problem = found, None
+
+
+def _is_outage(answer: JudgeAnswer) -> bool:
+    return isinstance(answer, JudgeFailure) and answer.type == "Unavailable"

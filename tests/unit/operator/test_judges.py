@@ -26,11 +26,12 @@ class HeldJudge:
         self.table: frozenset[str] | JudgeFailure = frozenset(models)
         self.asked: list[JudgeRequest] = []
         self.may_answer = asyncio.Event()
+        self.answer: JudgeAnswer = GOOD
 
     async def ask(self, request: JudgeRequest) -> JudgeAnswer:
         self.asked.append(request)
         await self.may_answer.wait()
-        return GOOD
+        return self.answer
 
     async def models(self) -> frozenset[str] | JudgeFailure:
         return self.table
@@ -136,5 +137,48 @@ async def test_a_judge_that_is_away_from_the_start_is_told_of() -> None:
         await asyncio.wait_for(changed.wait(), 5)
         problem = judges.find_problem("small")
         assert problem is not None and (problem.type, problem.message) == ("Unavailable", "nobody there")
+    finally:
+        keeping.cancel()
+
+
+async def test_a_judge_that_goes_away_is_told_of_at_the_first_question_and_forgiven_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(judges_module, "TABLE_RETRY_SECONDS", 0.05)
+    judge, changes = HeldJudge("small"), asyncio.Queue[None]()
+    judges = Judges(judge, lambda key: None)
+    keeping = asyncio.create_task(judges.run(lambda: changes.put_nowait(None)))
+    try:
+        await asyncio.wait_for(changes.get(), 5)
+        away = JudgeFailure(type="Unavailable", message="nobody there")
+        judge.table = judge.answer = away
+        judge.may_answer.set()
+        judges.ask(RUN, "u1", ask())
+        await asyncio.wait_for(changes.get(), 5)
+
+        assert judges.outage is not None and judges.outage.message == "nobody there"
+        assert judges.find_problem("small") is None, "it is asked nevertheless: it may be back by then"
+        assert judges.newest_of("s") == away
+
+        judge.table = frozenset({"small"})
+        await asyncio.wait_for(changes.get(), 10)
+        assert judges.outage is None
+        assert judges.newest_of("s") is None
+    finally:
+        keeping.cancel()
+
+
+async def test_an_endpoint_that_is_away_behind_the_judge_is_held_against_it_until_it_answers() -> None:
+    judge, woken = HeldJudge("small"), list[Key]()
+    judges = Judges(judge, woken.append)
+    keeping = asyncio.create_task(judges.run(lambda: None))
+    try:
+        judge.answer = JudgeFailure(type="Unavailable", message="small: the endpoint is down")
+        judge.may_answer.set()
+        judges.ask(RUN, "u1", ask())
+        await turns()
+        assert woken == [RUN]
+        assert judges.outage is None
+        assert judges.newest_of("s") == judge.answer
     finally:
         keeping.cancel()

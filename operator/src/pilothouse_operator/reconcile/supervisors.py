@@ -56,7 +56,7 @@ class SupervisorReconciler:
         if judge is None:
             return JudgeHealth()
         newest = judges.newest_of(supervisor.metadata.uid or "")
-        return JudgeHealth(judges.is_known, judges.find_problem(judge.model), newest)
+        return JudgeHealth(judges.is_known, judges.find_problem(judge.model) or judges.outage, newest)
 
     def _next_look(self, judgement: Judgement) -> float | None:
         waits = [] if judgement.is_ready else [UNRESOLVED_RECHECK_SECONDS]
