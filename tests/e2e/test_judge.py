@@ -108,11 +108,11 @@ def a_watched_run() -> list[dict[str, Any]]:
     judge = {
         "model": "watchful",
         "criteria": {"inline": "No more than three charges."},
-        "timeoutSeconds": 20,
+        "timeoutSeconds": 250,
         "onError": "Pause",
     }
     kinds = {
-        "Supervisor": ("guard", {"enforcement": "Sync", "judge": judge}),
+        "Supervisor": ("guard", {"enforcement": "Sync", "barrierTimeoutSeconds": 300, "judge": judge}),
         "Workflow": ("charges", {"supervisorRefs": [{"name": "guard"}], "steps": steps}),
         "AgentRun": ("charged", {"workflowRef": {"name": "charges"}}),
     }

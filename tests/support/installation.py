@@ -24,10 +24,11 @@ JUDGE_MODELS = [
     {
         "name": "watchful",
         "model": "scripted",
-        # Its first verdict takes so long that a test finds a run that waits for it.
+        "timeoutSeconds": 300,
+        # Its first verdict takes so long that a test has all the time to take the judge away meanwhile.
         "script": """
             turns:
-            - {match: {turn: 1}, delaySeconds: 10, text: '{"passed": true, "reason": ""}'}
+            - {match: {turn: 1}, delaySeconds: 200, text: '{"passed": true, "reason": ""}'}
             - {text: '{"passed": true, "reason": ""}'}
             repeat: Last
         """,
