@@ -26,7 +26,8 @@ from pilothouse_control.documents import parse_documents
 from pilothouse_control.resolution import resolve_plan
 from support.installation import wait_until
 from support.terminal import Terminal, finish, workflow_manifest
-from unit.control.manifests import Raw, a_run, a_supervisor, a_workflow
+from unit.cli.test_local_children import a_call, an_agent
+from unit.control.manifests import ROUTES, Raw, a_run, a_supervisor, a_workflow, an_object
 from unit.control.supervision.worlds import a_judge, calling
 
 OFTEN = {"name": "often", "when": "ToolRepeated", "then": "Pause"}
@@ -236,3 +237,26 @@ def test_a_scripted_judge_stops_a_run(terminal: Terminal) -> None:
     assert status["run"]["toolCalls"] == {"nap": 3}
     [action] = status["supervision"]["actions"]
     assert (action["source"], action["action"], action["reason"]) == ("Judge", "Abort", "It naps too much.")
+
+
+@pytest.mark.slow
+def test_a_child_is_watched_by_the_supervisors_of_its_parent(terminal: Terminal) -> None:
+    ask = {"name": "ask", "description": "Asks.", "agentRef": {"name": "helper"}}
+    boss = an_agent("boss", [a_call("ask", what="all"), {"text": "done"}], ask)
+    note = {"kind": "Router", "router": {"conditions": [{"cel": "true", "signal": "default"}]}}
+    tool = {"name": "note", "description": "Notes.", "inlineStep": note}
+    helper = an_agent("helper", [a_call("note", n=1), {"text": "noted"}], tool)
+    steps = [{"id": "work", "kind": "Agent", "agentRef": {"name": "boss"}, "routes": ROUTES}]
+    workflow = an_object("Workflow", "desk", {"steps": steps, "supervisorRefs": [{"name": "careful"}]})
+    first = {"name": "first", "when": "Expression", "expression": {"cel": "run.turn >= 0"}, "then": "Steer"}
+    guard = a_guard(selector=None, rules=[first], enforcement="Sync")
+    manifest = terminal.write("w.yaml", yaml.safe_dump_all([boss, helper, workflow, guard]))
+    code, out, said = finish(terminal.start("run", manifest, "--name", "r1", "--workflow", "desk", "-o", "json"))
+    assert code == 0, said
+    parent = json.loads(out)["status"]
+    [folder] = (terminal.folder / ".pilothouse/runs").glob("r1-*")
+    child = json.loads((folder / "run.json").read_text())["status"]
+    for status in (parent, child):
+        assert [it["name"] for it in status["supervision"]["supervisors"].values()] == ["careful"]
+        assert status["supervision"]["barrier"]["onTimeout"] == "Pause"
+        assert [action["source"] for action in status["supervision"]["actions"]] == ["Rule/first"]
