@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from model.world import Left, Scenario
@@ -119,6 +120,7 @@ SYNC_ABORT = Scenario(
     "sync-abort", _PAYING, Left(crashes=1, deaths=1), times=(0.0,), replies=_payments, barrier=_barrier("Pause"),
     verdict=abort_first,
 )  # fmt: skip
+SYNC_DEATH = replace(SYNC_ABORT, name="sync-death", left=Left(deaths=1))
 SYNC_LATE = Scenario(
     "sync-late", _PAYING, Left(lost=1, wishes=1), times=(0.0, 100.0, 200.0), replies=_payments,
     barrier=_barrier("Pause"), verdict=abort_first, wishes=directives("Run", "Finish"),
@@ -131,10 +133,10 @@ SCENARIOS: dict[str, Scenario] = {
     one.name: one
     for one in (
         CRASH, LOST, LATE, DRAIN, ZOMBIE, REMADE, EPHEMERAL, ABORT, FINISH, TWO, PAUSE,
-        APPROVAL, APPROVAL_CRASH, APPROVAL_LATE, SYNC, SYNC_ABORT, SYNC_LATE,
+        APPROVAL, APPROVAL_CRASH, APPROVAL_LATE, SYNC, SYNC_ABORT, SYNC_DEATH, SYNC_LATE,
     )
 }  # fmt: skip
 """All of them by name."""
 
-WHOLE = ("crash", "lost", "late", "approval-crash")
+WHOLE = ("crash", "lost", "late", "approval-crash", "sync-death")
 """Small enough that all their states are looked at each time; through the others go random ways."""

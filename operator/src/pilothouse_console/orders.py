@@ -24,6 +24,7 @@ from pilothouse_control.directives import (
     is_finished,
     limits_directive,
     mode_directive,
+    reason_to_go_on,
     steer_directive,
 )
 
@@ -105,7 +106,8 @@ def plan_mode(mode: Mode, order: ModeOrder, run: AgentRun, by: str) -> Planned |
     stands = (run.spec.control.mode if run.spec.control else None) or "Run"
     if (stands == "Abort" and mode != "Abort") or (stands == "Finish" and mode not in ("Finish", "Abort")):
         return Refusal(409, f"run {run.metadata.name} was asked to {stands.lower()}, which cannot be taken back", _LOOK)
-    return Planned(mode.lower(), mode_directive(mode, order.reason, fit(by, LONGEST_USER)))
+    reason = order.reason or (reason_to_go_on(run) if mode == "Run" else None)
+    return Planned(mode.lower(), mode_directive(mode, reason, fit(by, LONGEST_USER)))
 
 
 def plan_steer(order: SteerOrder, new_id: str, run: AgentRun, by: str) -> Planned | Refusal:

@@ -46,6 +46,24 @@ def mode_directive(mode: str, reason: str | None = None, by: str | None = None) 
     return Directive(mode, {"control": {"mode": mode, "reason": reason, "by": by}}, answer)
 
 
+def is_held_at_barrier(run: AgentRun) -> bool:
+    """Tell whether the barrier of supervision has paused the run, although nobody asks for a Pause."""
+    parked = (run.status.run or {}).get("parked") or {}
+    return parked.get("reason") == "Barrier" and parked.get("wake") is None
+
+
+def reason_to_go_on(run: AgentRun) -> str | None:
+    """Return the reason of a Run for which nobody gave one, None where the mode alone says it.
+
+    A run that the barrier has paused may stand at Run from before: a patch that changes nothing would not be seen.
+    """
+    control = run.spec.control
+    if control is None or control.mode != "Run" or not is_held_at_barrier(run):
+        return None
+    snapshot = run.status.run or {}
+    return f"resumed at the barrier of turn {snapshot.get('turn', 0)} ({snapshot.get('journalLength', 0)} facts)"
+
+
 def steer_directive(steer_id: str, message: str, by: str | None = None) -> Directive:
     """Return the directive that hands the model a message, under an id that the run has not seen."""
 

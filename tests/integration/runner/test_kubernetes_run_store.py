@@ -310,7 +310,7 @@ async def test_of_supervision_only_its_clock_its_barrier_and_its_beginning_wake_
     assert isinstance(directives, Directives) and directives.is_supervised
     assert (directives.barrier, directives.clock) == (
         Barrier(timeout_seconds=60, on_timeout="Pause"),
-        SupervisionClock(visit=1, turn=3, journal_length=21),
+        SupervisionClock(visit=1, turn=2, journal_length=21),
     )
     await store.aclose()
 

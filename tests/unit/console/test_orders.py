@@ -58,6 +58,19 @@ def test_finish_may_only_become_abort_and_abort_stays(stands: str, mode: Mode, w
     assert outcome(plan_mode(mode, ModeOrder(), run_with(mode=stands), "ada")) == want
 
 
+@pytest.mark.parametrize(
+    ("reason", "want"),
+    [(None, "resumed at the barrier of turn 7 (41 facts)"), ("the judge is back", "the judge is back")],
+)
+def test_a_run_that_the_barrier_has_paused_goes_on_by_words_that_change_something(
+    reason: str | None, want: str
+) -> None:
+    held = {"turn": 7, "journalLength": 41, "parked": {"reason": "Barrier", "turn": 7, "since": "t"}}
+    plan = plan_mode("Run", ModeOrder(reason=reason), run_with(snapshot=held, mode="Run"), "ada")
+    assert isinstance(plan, Planned)
+    assert plan.directive.patch["control"]["reason"] == want
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Aborted"])
 def test_an_ended_run_takes_no_order(phase: str) -> None:
     run = run_with(phase)

@@ -13,8 +13,10 @@ from pilothouse_control.directives import (
     Directive,
     answer_of,
     approval_directive,
+    is_held_at_barrier,
     limits_directive,
     mode_directive,
+    reason_to_go_on,
     snapshot_of,
     steer_directive,
 )
@@ -114,3 +116,26 @@ def test_a_steer_message_says_who_gave_it_where_that_is_known() -> None:
     assert steer_directive("a1", "look").patch == {"control": {"steer": {"a1": {"message": "look"}}}}
     want = {"control": {"steer": {"a1": {"message": "look", "by": "ada"}}}}
     assert steer_directive("a1", "look", "ada").patch == want
+
+
+@pytest.mark.parametrize(
+    ("parked", "mode", "held", "reason"),
+    [
+        ({"reason": "Barrier"}, "Run", True, "resumed at the barrier of turn 7 (41 facts)"),
+        ({"reason": "Barrier"}, None, True, None),
+        ({"reason": "Barrier", "wake": "t"}, "Run", False, None),
+        ({"reason": "Paused"}, "Pause", False, None),
+        (None, "Run", False, None),
+    ],
+)
+def test_a_run_that_the_barrier_has_paused_is_told_to_go_on_in_words_that_change_something(
+    parked: dict[str, Any] | None, mode: str | None, held: bool, reason: str | None
+) -> None:
+    snapshot = {"attempt": 1, "turn": 7, "journalLength": 41, "parked": parked}
+    raw = {
+        "metadata": {"name": "r1"},
+        "spec": {"workflowRef": {"name": "w"}, "control": {"mode": mode}},
+        "status": {"run": snapshot},
+    }
+    run = AgentRun.model_validate(raw)
+    assert (is_held_at_barrier(run), reason_to_go_on(run)) == (held, reason)

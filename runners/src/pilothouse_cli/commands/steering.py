@@ -21,8 +21,10 @@ from pilothouse_control.directives import (
     approval_directive,
     argument_edit,
     is_finished,
+    is_held_at_barrier,
     limits_directive,
     mode_directive,
+    reason_to_go_on,
     steer_directive,
 )
 
@@ -49,8 +51,9 @@ def resume(place: Place, name: str, *, wait: bool, timeout: float, output: str, 
     run = runs.get(name)
     _check_open(run)
     wants_pause = run.spec.control is not None and run.spec.control.mode == "Pause"
-    if not isinstance(runs, LocalRuns) or (runs.is_advancing(run) and wants_pause):
-        return set_mode(place, name, "Run", reason=None, wait=wait, timeout=timeout, output=output)
+    is_held = wants_pause or is_held_at_barrier(run)
+    if not isinstance(runs, LocalRuns) or (runs.is_advancing(run) and is_held):
+        return set_mode(place, name, "Run", reason=reason_to_go_on(run), wait=wait, timeout=timeout, output=output)
     if not runs.is_advancing(run) and wants_pause:
         runs.patch(name, mode_directive("Run").patch)
     from pilothouse_cli.commands.running import drive  # the engine and its adapters: half a second
