@@ -437,7 +437,8 @@ def _classify_running(view: RunView, pod: PodView) -> Live | Parked:
         return Live(removal)
     if parked.released and pod.deletion is None and view.seen.exit and view.now - view.seen.exit > EXIT_GRACE:
         removal = f"the runner has let go of the run and did not end within {EXIT_GRACE.seconds} s"
-    return Parked(parked.reason, parked.turn, is_held=True, wake=parse_time(parked.wake), removal=removal)
+    reason = "Paused" if parked.is_barrier_pause else parked.reason
+    return Parked(reason, parked.turn, is_held=True, wake=parse_time(parked.wake), removal=removal)
 
 
 def _removal(view: RunView, pod: PodView) -> str | None:

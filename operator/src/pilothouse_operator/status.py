@@ -77,7 +77,7 @@ def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dic
     }
     if view.plan is not None:
         status["plan"] = view.plan.to_raw()
-    if view.watch is not None:
+    if view.watch is not None and view.watch.is_news:
         status["supervision"] = record_to_raw(view.watch.record)
     if view.children:
         status["children"] = [report.to_raw() for report in view.children]
@@ -197,12 +197,16 @@ def _draft_ready_parked(scene: Scene, parked: Parked) -> Draft:
         return Draft("Ready", "False", "Starting", f"goes on after {parked.reason} at turn {parked.turn}")
     if parked.reason in LOST_SERVICES:
         return Draft("Ready", "False", parked.reason, _outage(scene, parked))
-    return Draft("Ready", "True", parked.reason, f"{_park_message(parked)}{_wait(scene, parked)}")
+    return Draft("Ready", "True", parked.reason, f"{_park_message(parked)}{_wait(scene)}")
 
 
-def _wait(scene: Scene, parked: Parked) -> str:
-    watch = scene.view.watch
-    return f" {describe_wait(watch.record)}" if parked.reason == BARRIER and watch is not None else ""
+def _wait(scene: Scene) -> str:
+    """Return for whom a run waits at the barrier, or what it said when that had lasted too long."""
+    watch, snapshot = scene.view.watch, scene.view.snapshot
+    report = snapshot.parked if snapshot is not None else None
+    if watch is None or report is None or report.reason != BARRIER:
+        return ""
+    return f": {report.message}" if report.message else f" {describe_wait(watch.record)}"
 
 
 def _draft_ready_lost(scene: Scene) -> Draft:

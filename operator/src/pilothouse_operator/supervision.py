@@ -20,7 +20,7 @@ from pilothouse_control.supervision import JudgeAvailability, JudgeUnavailable, 
 from pilothouse_operator.conditions import Draft, Truth, find_condition, parse_time
 
 BARRIER = "Barrier"
-"""The park of a run that waits for its Sync supervisors."""
+"""The park of a run that waits for its Sync supervisors, and the source of what a runner does when none comes."""
 BARRIER_PATIENCE = timedelta(seconds=2)
 """How long a wait at the barrier is not reported: each turn of a Sync run has one, and most end within it."""
 SUPERVISED = "Supervised"
@@ -33,15 +33,16 @@ _TRUTHS: Mapping[str, Truth] = {"True": "True", "False": "False", "Unknown": "Un
 class Watch:
     """What a look at a run found out about its supervision.
 
-    `record` is `status.supervision` as it should be now; `is_put_off`: what is new of it may wait for the next write
-    that is made for another reason. `judges` tells of each supervisor with a judge whether it can be asked, as far as
-    that is known yet.
+    `record` is `status.supervision` as it should be now; `is_news`: it differs from what stands there; `is_put_off`:
+    what is new of it may wait for the next write that is made for another reason. `judges` tells of each supervisor
+    with a judge whether it can be asked, as far as that is known yet.
     """
 
     record: Supervision
     plan: SupervisionPlan
     judges: Mapping[str, JudgeAvailability] = field(default_factory=dict)
     verdicts: Mapping[str, NewVerdict] = field(default_factory=dict)
+    is_news: bool = True
     is_put_off: bool = False
 
     def moments(self, snapshot: Snapshot | None) -> list[datetime]:
@@ -83,32 +84,59 @@ def _with_health(uid: str, record: SupervisorRecord, failed: set[str], judged: s
     return record.model_copy(update={"judge": judge})
 
 
-def may_wait(old: Supervision | None, new: Supervision, is_landing: bool) -> bool:
+def may_wait(
+    old: Supervision | None, new: Supervision, *, is_landing: bool = False, awaited: int | None = None
+) -> bool:
     """Tell whether all that is new of a record may be lost with this process, and so need not be written by itself.
 
-    - That a verdict is awaited: whoever comes after asks again.
+    - That a verdict is awaited, and that a visit has begun: whoever comes after finds it out again.
     - That an intent is carried out (`is_landing`: it was a moment ago, and the runner has not answered yet): it stands
       in `spec.control` for whoever comes after, and the run's new generation is acknowledged in a moment.
+    - That a snapshot was seen, unless the runner waits at the barrier for the clock to come there (`awaited`).
     """
-    return to_raw(_without_passing(old or Supervision(), is_landing)) == to_raw(_without_passing(new, is_landing))
+    before = old or Supervision()
+    if awaited is not None and _length(before) < awaited <= _length(new):
+        return False
+    return to_raw(_lasting(before, new, is_landing)) == to_raw(_lasting(new, before, is_landing))
 
 
-def _without_passing(record: Supervision, is_landing: bool) -> Supervision:
-    supervisors = {}
-    for uid, known in record.supervisors.items():
-        changes: dict[str, Any] = {"actions": ActionCounts()} if is_landing else {}
-        if record.barrier is None:
-            changes["seen"] = SupervisionClock()
-        judge = known.judge
-        if judge is not None:
-            kept = judge.model_copy(update={"iteration": 0, "asked_at": None, "asked_length": 0, "calls": 0})
-            changes["judge"] = kept if kept != JudgeRecord() else None
-        supervisors[uid] = known.model_copy(update=changes)
-    actions = [
-        action.model_copy(update={"state": "Done"}) if is_landing and action.state in STANDS else action
-        for action in record.actions
-    ]
-    return record.model_copy(update={"supervisors": supervisors, "actions": actions})
+def _length(record: Supervision) -> int:
+    return record.clock.journal_length if record.clock is not None else 0
+
+
+def _lasting(record: Supervision, other: Supervision, is_landing: bool) -> Supervision:
+    """Return what of a record must not be lost, as compared with the other one."""
+    supervisors = {uid: _lasting_of(one, other.supervisors.get(uid)) for uid, one in record.supervisors.items()}
+    changes: dict[str, Any] = {"clock": None, "supervisors": supervisors}
+    if is_landing:
+        uncounted = {"actions": ActionCounts()}
+        changes["supervisors"] = {uid: one.model_copy(update=uncounted) for uid, one in supervisors.items()}
+        changes["actions"] = [
+            action.model_copy(update={"state": "Done"}) if action.state in STANDS else action
+            for action in record.actions
+        ]
+    return record.model_copy(update=changes)
+
+
+def _lasting_of(record: SupervisorRecord, other: SupervisorRecord | None) -> SupervisorRecord:
+    changes: dict[str, Any] = {"seen": SupervisionClock()}
+    if record.judge is not None:
+        kept = record.judge.model_copy(update={"iteration": 0, "asked_at": None, "asked_length": 0, "calls": 0})
+        changes["judge"] = kept if kept != JudgeRecord() else None
+    fired = [one.fired for one in (record, other) if one is not None]
+    is_new_visit = other is not None and other.visit != record.visit
+    if not all(fired) and (is_new_visit or not any(fired)):
+        changes |= {"visit": 0, "fired": []}  # nothing has fired in the newer visit: it is as good as unseen
+    return record.model_copy(update=changes)
+
+
+# ---------------------------------------------------------------- the barrier
+
+
+def awaited_length(snapshot: Snapshot | None) -> int | None:
+    """Return the length that the runner waits for the clock to come to; None where it does not wait."""
+    is_held = snapshot is not None and snapshot.parked is not None and snapshot.parked.reason == BARRIER
+    return snapshot.journal_length if snapshot is not None and is_held else None
 
 
 # ---------------------------------------------------------------- conditions

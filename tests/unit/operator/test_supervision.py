@@ -131,14 +131,15 @@ def test_a_run_whose_supervisors_have_no_judge_has_no_judge_ready() -> None:
 
 # ---------------------------------------------------------------- the barrier
 
-WAITS: Raw = {"journalLength": 20, "parked": {"reason": "Barrier", "turn": 3, "since": text(ago(1))}}
-WAITS_LONG: Raw = {"journalLength": 20, "parked": {"reason": "Barrier", "turn": 3, "since": text(ago(5))}}
+PARK: Raw = {"reason": "Barrier", "turn": 3, "wake": text(ago(-60))}
+WAITS: Raw = {"journalLength": 20, "parked": {**PARK, "since": text(ago(1))}}
+WAITS_LONG: Raw = {"journalLength": 20, "parked": {**PARK, "since": text(ago(5))}}
 SYNC = {**SPEC, "enforcement": "Sync"}
 
 
 @pytest.mark.parametrize(
     ("snapshot", "clock", "want"),
-    [(WAITS, 10, Live()), (WAITS_LONG, 20, Live()), (WAITS_LONG, 10, Parked("Barrier", 3, is_held=True))],
+    [(WAITS, 10, Live()), (WAITS_LONG, 20, Live()), (WAITS_LONG, 10, Parked("Barrier", 3, True, wake=ago(-60)))],
     ids=["it has just begun", "it is over", "it lasts"],
 )
 def test_a_wait_at_the_barrier_is_shown_only_when_it_lasts(snapshot: Raw, clock: int, want: Any) -> None:
@@ -151,6 +152,18 @@ def test_a_wait_at_the_barrier_is_shown_only_when_it_lasts(snapshot: Raw, clock:
     assert ready["status"] == "True"
     if isinstance(want, Parked):
         assert ready["message"] == "waits since turn 3 for the word of careful (Sync)"
+
+
+TIMED_OUT = "supervision has not judged turn 3 within 60 s"
+GIVEN_UP: Raw = {**WAITS_LONG, "parked": {**WAITS_LONG["parked"], "wake": None, "message": TIMED_OUT}}
+
+
+def test_a_barrier_that_nobody_lifted_in_time_is_a_pause_and_says_why() -> None:
+    made = seen(record(barrier=True, spec=SYNC), GIVEN_UP)
+    found = conditions_of(made)
+    assert phase_of(classify(made)) == "Paused"
+    assert found["Paused"]["status"] == "True"
+    assert TIMED_OUT in found["Ready"]["message"]
 
 
 def test_a_wait_at_the_barrier_is_looked_at_when_it_begins_to_last() -> None:
@@ -176,7 +189,7 @@ def test_a_wait_at_the_barrier_is_looked_at_when_it_begins_to_last() -> None:
     ],
 )
 def test_only_what_may_be_lost_waits_for_another_write(new: Supervision, is_landing: bool, want: bool) -> None:
-    assert may_wait(record(), new, is_landing) == want
+    assert may_wait(record(), new, is_landing=is_landing) == want
 
 
 @pytest.mark.parametrize(
@@ -189,12 +202,31 @@ def test_only_what_may_be_lost_waits_for_another_write(new: Supervision, is_land
     ],
 )
 def test_that_an_intent_is_carried_out_waits_until_it_lands(new: Supervision, is_landing: bool, want: bool) -> None:
-    assert may_wait(record(actions=[action("Intended")]), new, is_landing) == want
+    assert may_wait(record(actions=[action("Intended")]), new, is_landing=is_landing) == want
 
 
-def test_under_sync_what_was_seen_is_written_at_once() -> None:
+@pytest.mark.parametrize("is_held", [True, False])
+def test_under_sync_what_was_seen_is_written_at_once_where_a_runner_waits_for_it(is_held: bool) -> None:
     old, new = record(barrier=True, spec=SYNC), record(barrier=True, spec=SYNC, seen={"journalLength": 30})
-    assert not may_wait(old, new, False)
+    awaited = 30 if is_held else None
+    assert may_wait(old, new, awaited=awaited)  # another one holds it still
+    raised = new.model_copy(update={"clock": new.supervisors["s"].seen})
+    assert may_wait(old, raised, awaited=awaited) is not is_held
+    assert may_wait(old, raised, awaited=31)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "want"),
+    [
+        ({"visit": 0}, {"visit": 1}, True),
+        ({"visit": 1, "fired": ["aaaa"]}, {"visit": 2}, True),
+        ({"visit": 1}, {"visit": 1, "fired": ["aaaa"]}, False),
+        ({"visit": 1, "fired": ["aaaa"]}, {"visit": 2, "fired": ["aaaa"]}, False),
+        ({"visit": 1, "fired": ["aaaa"]}, {"visit": 1, "fired": ["aaaa", "bbbb"]}, False),
+    ],
+)
+def test_a_visit_in_which_nothing_has_fired_yet_needs_no_write(old: Raw, new: Raw, want: bool) -> None:
+    assert may_wait(record(**old), record(**new)) is want
 
 
 def test_a_record_has_one_form() -> None:

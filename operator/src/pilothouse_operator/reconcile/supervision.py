@@ -38,7 +38,7 @@ from pilothouse_operator.references import Unreadable, read_object
 from pilothouse_operator.routing import COUNTED
 from pilothouse_operator.situation import RunView
 from pilothouse_operator.status import DIRECTIVE_PATIENCE
-from pilothouse_operator.supervision import Watch, may_wait, note_failures, to_raw
+from pilothouse_operator.supervision import Watch, awaited_length, may_wait, note_failures, to_raw
 from pilothouse_operator.tallies import is_counted
 
 log = structlog.get_logger()
@@ -141,10 +141,16 @@ class Supervision:
         )
         if plan.record is None:
             return view
+        if not plan.is_changed and memory.ahead is None:
+            return replace(view, watch=Watch(plan.record, plan, judges, verdicts, is_news=False))
         record = note_failures(plan.record, plan, verdicts)
-        is_landing = view.seen.directive is not None and view.now - view.seen.directive < DIRECTIVE_PATIENCE
-        put_off = may_wait(view.run.status.supervision, record, is_landing)
-        return replace(view, watch=Watch(record, plan, judges, verdicts, put_off))
+        put_off = may_wait(
+            view.run.status.supervision,
+            record,
+            is_landing=view.seen.directive is not None and view.now - view.seen.directive < DIRECTIVE_PATIENCE,
+            awaited=awaited_length(view.snapshot),
+        )
+        return replace(view, watch=Watch(record, plan, judges, verdicts, is_put_off=put_off))
 
     async def _availability(self, binding: Binding) -> JudgeAvailability | None:
         """Tell whether a supervisor's judge can be asked; None where there is none, or where nobody knows yet."""
@@ -174,12 +180,11 @@ class Supervision:
         if watch.plan.directive is not None:
             await self._patch(key, raw, watch.plan.directive, memory)
             return True
-        return False
+        return watch.plan.is_changed
 
     def _keep(self, memory: _Memory, raw: Raw, view: RunView, watch: Watch) -> bool:
         """Remember the record; tell whether it stands, or may wait. Where it could not be written, it is void."""
-        written = raw.get("status", {}).get("supervision")
-        if written == to_raw(watch.record):
+        if not watch.is_news or raw.get("status", {}).get("supervision") == to_raw(watch.record):
             memory.ahead = None
             return True
         if watch.is_put_off:
