@@ -6,6 +6,7 @@ API server's to see and nobody else's.
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,16 @@ from pilothouse_api.judging import (
 
 MARGIN_SECONDS = 1.5
 """How long after its timeout a verdict may arrive: the judge ends each question by itself."""
+RETRY_PAUSES = (0.5, 2.0)
+"""Seconds before a question is put again that nobody has answered."""
 MODELS_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 256 * 1024
 CONNECTION_LIMIT = 256
+
+
+class _Unanswered(JudgeFailure):
+    """Nobody was there, or whoever was has gone before the answer: the same question may be put to another one."""
 
 
 class HttpJudge:
@@ -44,10 +51,27 @@ class HttpJudge:
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, request: JudgeRequest) -> JudgeAnswer:
-        """Return a verdict or why there is none, within the request's time and MARGIN_SECONDS."""
+        """Return a verdict or why there is none, within the request's time and MARGIN_SECONDS.
+
+        A judge that is replaced by another one while it answers stops no run: where nobody has answered, the question
+        is put again as long as it has time.
+        """
+        loop = asyncio.get_running_loop()
+        until, tokens = loop.time() + request.timeout_seconds, 0
+        for pause in (*RETRY_PAUSES, math.inf):
+            left = max(1, math.ceil(until - loop.time()))
+            answer = await self._ask_once(request.model_copy(update={"timeout_seconds": left}))
+            tokens += answer.tokens
+            if not isinstance(answer, _Unanswered) or loop.time() + pause >= until:
+                break
+            await asyncio.sleep(pause)
+        if isinstance(answer, JudgeFailure):
+            return JudgeFailure(type=answer.type, message=answer.message, tokens=tokens)
+        return answer.model_copy(update={"tokens": tokens})
+
+    async def _ask_once(self, request: JudgeRequest) -> JudgeAnswer:
         body = request.model_dump_json(by_alias=True, exclude_none=True).encode()
-        seconds = request.timeout_seconds + MARGIN_SECONDS
-        answered = await self._exchange("POST", VERDICTS_PATH, body, seconds)
+        answered = await self._exchange("POST", VERDICTS_PATH, body, request.timeout_seconds + MARGIN_SECONDS)
         if isinstance(answered, JudgeFailure):
             return answered
         try:
@@ -88,12 +112,12 @@ class HttpJudge:
             ):
                 raw = await _read(reply)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-            return _failure("Unavailable", f"{self._url} cannot be reached: {error}")
+            return _unanswered(f"{self._url} cannot be reached: {error}")
         except TimeoutError:
             return _failure("Timeout", f"{self._url} gave no answer within {seconds:g} s", tokens)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             named = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return _failure("Unavailable", f"{self._url} gave no answer: {named}", tokens)
+            return _unanswered(f"{self._url} gave no answer: {named}", tokens)
         return _understand(self._url, reply.status, raw, tokens)
 
     def _headers(self) -> Mapping[str, str] | JudgeFailure:
@@ -148,11 +172,20 @@ def _understand(url: str, status: int, raw: bytes | None, tokens: int) -> dict[s
         stated = parse_answer(answered)
     except ValueError:
         stated = None
+    if status == 503 and isinstance(stated, JudgeFailure):
+        return _unanswered(stated.message)
     if isinstance(stated, JudgeFailure):
         return stated
     return _failure("Unavailable", f"{url} answered with status {status}")
 
 
 def _failure(kind: JudgeFailureType, message: str, tokens: int = 0) -> JudgeFailure:
-    shown = " ".join("".join(c if c.isprintable() else " " for c in message).split())
-    return JudgeFailure(type=kind, message=shown[:MAX_FAILURE_CHARS], tokens=tokens)
+    return JudgeFailure(type=kind, message=_shown(message), tokens=tokens)
+
+
+def _unanswered(message: str, tokens: int = 0) -> JudgeFailure:
+    return _Unanswered(type="Unavailable", message=_shown(message), tokens=tokens)
+
+
+def _shown(message: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in message).split())[:MAX_FAILURE_CHARS]

@@ -13,6 +13,7 @@ import pytest
 from pilothouse_api.judging import JudgeFailure, JudgeRequest, Verdict
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, Usage
+from pilothouse_operator import judge_client
 from pilothouse_operator.judge_client import HttpJudge
 from pilothouse_runner.judge.service import MAX_REQUEST_BYTES
 from support.judge_service import TABLE, TOKEN, JudgeService, judge_service
@@ -185,7 +186,10 @@ async def test_a_changed_table_is_used_and_a_wrong_one_is_not(tmp_path: Path) ->
     ]
 
 
-async def test_a_question_too_many_is_refused_and_the_others_are_answered(tmp_path: Path) -> None:
+async def test_a_question_too_many_is_refused_and_the_others_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_client, "RETRY_PAUSES", ())
     model = HeldModel()
     with judge_service(tmp_path, model=model, max_under_way=1) as service:
         async with client_of(service) as client:

@@ -53,6 +53,11 @@ async def served(reply: bytes | None, seen: list[bytes] | None = None) -> AsyncI
             writer.close()
 
 
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_client, "RETRY_PAUSES", (0.01, 0.01))
+
+
 @pytest.fixture
 async def client_of(tmp_path: Path) -> AsyncIterator[Callable[[str], HttpJudge]]:
     (tmp_path / "token").write_text("judge-token\n")
@@ -104,10 +109,59 @@ async def test_an_answer_in_any_other_form_is_a_failure(
     assert len(answer.message) <= MAX_FAILURE_CHARS and answer.message.isprintable()
 
 
-async def test_a_failure_that_the_service_states_is_handed_on(client_of: Callable[[str], HttpJudge]) -> None:
-    body = b'{"type": "Unavailable", "message": "all busy", "tokens": 0}'
-    async with served(http(body, "503 Service Unavailable")) as url:
-        assert await client_of(url).ask(judge_request()) == JudgeFailure(type="Unavailable", message="all busy")
+@pytest.mark.parametrize(
+    ("status", "kind", "asked"), [("503 Full", "Unavailable", 3), ("401 Who", "Refused", 1), ("200 OK", "Timeout", 1)]
+)
+async def test_a_failure_that_the_service_states_is_handed_on(
+    client_of: Callable[[str], HttpJudge], status: str, kind: Any, asked: int
+) -> None:
+    seen: list[bytes] = []
+    stated = JudgeFailure(type=kind, message="so it is")
+    async with served(http(stated.model_dump_json().encode(), status), seen) as url:
+        answer = await client_of(url).ask(judge_request())
+
+    assert (answer.type, answer.message) == (kind, "so it is")  # type: ignore[union-attr]
+    assert len(seen) == asked, "what is full now may have room soon, all else is as it is"
+
+
+@pytest.mark.parametrize("first", [b"", http(VERDICT, length=1000), None], ids=["gone", "gone midway", "reset"])
+async def test_a_judge_that_is_replaced_while_it_answers_stops_no_run(
+    client_of: Callable[[str], HttpJudge], first: bytes | None
+) -> None:
+    """What the first one may have taken is counted: nobody can say that it was not charged for."""
+    asked = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"POST" in head
+        if asked == 1 and first is None:
+            writer.transport.abort()
+            return
+        writer.write(http(VERDICT) if asked > 1 else first or b"")
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        answer = await client_of(url).ask(judge_request())
+
+    assert isinstance(answer, Verdict) and answer.passed
+    assert asked == 2
+    assert answer.tokens > 100
+
+
+async def test_a_question_is_not_put_again_when_its_time_is_up(
+    client_of: Callable[[str], HttpJudge], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_client, "RETRY_PAUSES", (1.0, 1.0))
+    seen: list[bytes] = []
+    async with served(b"", seen) as url:
+        answer = await client_of(url).ask(judge_request(timeout_seconds=1))
+
+    assert isinstance(answer, JudgeFailure) and answer.type == "Unavailable"
+    assert len(seen) == 1
 
 
 async def test_a_verdict_is_a_verdict_and_the_request_names_the_judges_own_token(

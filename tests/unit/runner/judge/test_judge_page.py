@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from pilothouse_api.judging import MAX_CRITERIA_CHARS, MAX_REASON_CHARS, JudgeFailureType
+from pilothouse_operator import judge_client
 from pilothouse_runner.judge import __main__, files, local, service
 from pilothouse_runner.judge.metrics import Metrics
 from pilothouse_runner.judge.table import JudgeModel
@@ -36,6 +37,7 @@ def test_the_failures_are_named() -> None:
     assert first_cells("What comes of a question") == set(get_args(JudgeFailureType))
     assert f"at most {MAX_REASON_CHARS} characters" in PAGE
     assert f"more than {MAX_CRITERIA_CHARS:,} characters" in PAGE
+    assert local.RETRY_PAUSES == judge_client.RETRY_PAUSES
     assert "after {:g} and {:g} seconds".format(*local.RETRY_PAUSES) in PAGE
 
 
