@@ -95,6 +95,8 @@ def may_wait(
     - That a snapshot was seen, unless the runner waits at the barrier for the clock to come there (`awaited`).
     """
     before = old or Supervision()
+    if before == new:  # as most looks at most runs find it
+        return True
     if awaited is not None and _length(before) < awaited <= _length(new):
         return False
     return to_raw(_lasting(before, new, is_landing)) == to_raw(_lasting(new, before, is_landing))
