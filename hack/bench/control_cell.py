@@ -102,9 +102,8 @@ async def play_runners(stage: Stage, connection: Connection, redis_url: str, sha
 # ---------------------------------------------------------------- snapshots
 
 
-def snapshot(number: int, round_: int) -> Raw:
-    """Return what a runner would say after its turn `round_`; one run in twenty asks for the same thing again."""
-    is_odd = number % 20 == 0
+def snapshot(round_: int, *, is_odd: bool) -> Raw:
+    """Return what a runner would say after its turn `round_`; an odd one asks for the same thing again and again."""
     frames = [
         {"kind": "ToolCall", "turn": turn, "time": now(), "tool": "look", "code": "ok", "seconds": 0.2}
         for turn in range(max(1, round_ - 19), round_ + 1)
@@ -113,7 +112,7 @@ def snapshot(number: int, round_: int) -> Raw:
         "toolCalls": {"look": round_},
         "undeclaredToolCalls": 0,
         "toolErrors": 0,
-        "identicalCalls": round_ if is_odd else 1,
+        "identicalCalls": 3 if is_odd else 1,
     }
     spent = {"used": 900 * round_, "input": 800 * round_, "output": 100 * round_, "held": 0, "budget": 100_000_000}
     return {
@@ -137,14 +136,17 @@ def snapshot(number: int, round_: int) -> Raw:
 
 
 async def play_snapshots(stage: Stage, rate: float, seconds: float, start: int) -> None:
-    """Write snapshots evenly over the runs and the time, turns from `start` on; print how many, and the newest turn."""
+    """Write snapshots evenly over the runs and the time, turns from `start` on; print how many, and the newest turn.
+
+    One run in twenty is odd, others for each start: none has met the rule that minds it before.
+    """
     found = sorted(raw["metadata"]["name"] for raw in await stage.runs())
     began, written, under_way = time.monotonic(), 0, set[asyncio.Task[Any]]()
     while (due := began + written / rate) < began + seconds:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         number, turn = written % len(found), start + written // len(found)
         body = [{"op": "test", "path": "/status/attempt", "value": 1}]
-        body.append({"op": "add", "path": "/status/run", "value": snapshot(number, turn)})
+        body.append({"op": "add", "path": "/status/run", "value": snapshot(turn, is_odd=number % 20 == start % 20)})
         work = stage.api.json_patch(AGENTRUNS, stage.namespace, found[number], body, "status")
         under_way.add(asyncio.get_running_loop().create_task(work))
         if len(under_way) >= AT_ONCE:
