@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ MAX_EXPRESSION_CHARS = 4096
 MAX_DEPTH = 128
 _CONTAINERS = (dict, list, Mapping)
 """Dicts first: the test for any other mapping is slow."""
+_FLAT = frozenset({str, int, float, bool, type(None), datetime})
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = frozenset({"BOOL", "INT", "UINT", "DOUBLE", "STRING", "NULL"})
 
@@ -47,13 +49,14 @@ class ExpressionError(Exception):
 class Expression:
     """A compiled expression; may be evaluated many times, with other values each time.
 
-    `_names` are the declared variables that its text names: the others are not converted, which costs more than most
-    expressions do. None where nothing was declared.
+    `names` are the declared variables that its text names: the others are not converted, which costs more than most
+    expressions do. None where nothing was declared. `_is_bool`: it can give nothing but true, false or an error.
     """
 
     text: str
     _compiled: "cel.Expression"
-    _names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None
+    _is_bool: bool = False
 
     def evaluate(self, variables: Mapping[str, Any]) -> Any:
         """Return the scalar (bool, int, float, str or None) that the expression gives for JSON-like variables.
@@ -61,13 +64,15 @@ class Expression:
         Raises ExpressionError for a name that is missing, a type that does not fit, too many iterations, values
         nested deeper than 128 levels, and a result that is no scalar.
         """
-        data = dict(variables) if self._names is None else {n: variables[n] for n in self._names if n in variables}
-        nested = [value for value in data.values() if isinstance(value, _CONTAINERS)]
+        data = dict(variables) if self.names is None else {n: variables[n] for n in self.names if n in variables}
+        nested = [value for value in data.values() if type(value) not in _FLAT and isinstance(value, _CONTAINERS)]
         # The library recurses on the C stack: 10,000 levels kill the process.
         if nested and _is_deeper(nested, MAX_DEPTH):
             raise ExpressionError(f"{_shorten(self.text)}: the values are nested deeper than {MAX_DEPTH} levels")
         try:
             value = self._compiled.eval(data=data)
+            if self._is_bool and isinstance(verdict := value.plain_value(), bool):
+                return verdict
             kind = value.type().name()
             if kind not in _SCALARS and kind != "ERROR":  # converting a large list could fill the memory
                 raise ExpressionError(f"{_shorten(self.text)} gives a {kind.lower()}; it must give a scalar")
@@ -90,7 +95,8 @@ def _compile(text: str, variables: frozenset[str] | None, times: frozenset[str])
     try:
         environment = _environment(variables or frozenset(), times)
         names = None if variables is None else tuple(variables.intersection(_IDENTIFIER.findall(text)))
-        return Expression(text, environment.compile(text, disable_check=variables is None), names)
+        compiled = environment.compile(text, disable_check=variables is None)
+        return Expression(text, compiled, names, compiled.return_type().name() == "BOOL")
     except (RuntimeError, TypeError, ValueError) as error:
         raise ExpressionError(f"{_shorten(text)}: {_tidy(str(error))}") from None
 

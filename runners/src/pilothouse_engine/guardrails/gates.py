@@ -15,7 +15,7 @@ from pilothouse_api.v1alpha1.agent import ArtifactCheck, GuardrailCheck, LlmJudg
 from pilothouse_api.v1alpha1.base import Model
 from pilothouse_api.v1alpha1.common import TextSource
 from pilothouse_engine.guardrails.detectors.secrets import find_secrets
-from pilothouse_engine.guardrails.masks import DETECTORS, Detector, mask_ends
+from pilothouse_engine.guardrails.masks import DETECTORS, Detector, finds_nothing, mask_ends
 from pilothouse_engine.guardrails.registry import CHECKS
 from pilothouse_engine.guardrails.verdicts import (
     Allow,
@@ -67,6 +67,19 @@ class Gate:
     checks: PlannedGate
     has_judge: bool
     detectors: tuple[Detector, ...]
+    """What its masks look for."""
+    unmasking: PlannedGate
+    """Its checks that are no masks."""
+
+    def passes(self, text: str) -> bool:
+        """Tell whether a text goes on as it is, in one look for all of the masks; False: its checks must say why."""
+        if self.has_judge or len(text) > LARGE_CHARS:
+            return False
+        try:
+            is_bare = finds_nothing(text, self.detectors)
+        except Exception:  # the check will fail on it again, and says so
+            return False
+        return is_bare and all(isinstance(_evaluate(check, text), Allow) for check in self.unmasking)
 
     def part(self, text: str, start: int, end: int) -> str:
         """Return a stretch of a text, without halves of what the masks of this gate would have found in the whole."""
@@ -91,7 +104,9 @@ def build_gate(checks: PlannedGate) -> Gate:
             found |= dict.fromkeys(DETECTORS[entity] for entity in check.params.entities)
         elif isinstance(check.params, SecretMask):
             found[find_secrets] = None
-    return Gate(checks, any(check.check == "LlmJudge" for check in checks), tuple(found))
+    has_judge = any(check.check == "LlmJudge" for check in checks)
+    unmasking = tuple(check for check in checks if not isinstance(check.params, PiiMask | SecretMask))
+    return Gate(checks, has_judge, tuple(found), unmasking)
 
 
 def plan_gate(gate: Sequence[GuardrailCheck], text_of: TextOf) -> PlannedGate | Unresolvable:

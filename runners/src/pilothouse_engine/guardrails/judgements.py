@@ -13,7 +13,7 @@ from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit
 from pilothouse_engine.facts import CallFinished, Fact, Facts, PromptOpened, RunEnded, StepFinished, TextJudged, passed
-from pilothouse_engine.guardrails.gates import LARGE_CHARS, Gate, run_pure
+from pilothouse_engine.guardrails.gates import Gate, run_pure
 from pilothouse_engine.guardrails.judging import is_quick, judge_now
 from pilothouse_engine.guardrails.verdicts import Passed
 from pilothouse_engine.recovery import FALLBACK_CAUSES
@@ -83,10 +83,7 @@ def judge_finished(gate: Gate, finished: Sequence[CallFinished]) -> Facts:
 
 def _passes_plainly(gate: Gate, done: CallFinished) -> bool:
     """Tell whether a result goes on as it is, where that is seen at once: most results are so."""
-    if gate.has_judge or done.writes is not None or len(done.content) > LARGE_CHARS or done.cut_from is not None:
-        return False
-    verdict = run_pure(gate.checks, done.content).verdict
-    return isinstance(verdict, Passed) and not verdict.notes
+    return done.writes is None and done.cut_from is None and gate.passes(done.content)
 
 
 def _judging(gate: Gate, done: CallFinished) -> JudgeText:

@@ -1,11 +1,10 @@
 """Rules that are CEL expressions; compiled once, evaluated for each question."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from pilothouse_api.expressions import Expression, ExpressionError, compile_policy_expression
 from pilothouse_api.v1alpha1.common import PolicyRule
+from pilothouse_engine.policies.questions import Question, build_variables
 
 MAX_REASON_CHARS = 300
 
@@ -36,12 +35,12 @@ def only_tool(cel: str) -> str | None:
     return match.group(1) or match.group(2)
 
 
-def is_matched(compiled: Expression | str, variables: Mapping[str, Any]) -> bool:
+def is_matched(compiled: Expression | str, question: Question) -> bool:
     """Tell whether a rule matches; raises CelFailed."""
     if isinstance(compiled, str):
         raise CelFailed(f"it does not compile: {compiled}")
     try:
-        value = compiled.evaluate(variables)
+        value = compiled.evaluate(build_variables(question, compiled.names or ()))
     except ExpressionError as error:
         raise CelFailed(str(error)[:MAX_REASON_CHARS]) from None
     if not isinstance(value, bool):

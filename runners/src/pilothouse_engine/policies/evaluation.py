@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 from pilothouse_api.expressions import Expression
 from pilothouse_api.plan import Plan
@@ -11,7 +11,7 @@ from pilothouse_api.v1alpha1.common import PolicyHttp, PolicyRule
 from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.policies.cel import CelFailed, compile_rule, is_matched, only_tool
 from pilothouse_engine.policies.http import EndpointFailed, ask_endpoint
-from pilothouse_engine.policies.questions import Question, build_variables
+from pilothouse_engine.policies.questions import Question
 from pilothouse_engine.policies.verdicts import At, Decision, Verdict, strictest
 from pilothouse_engine.ports import Http
 
@@ -75,18 +75,19 @@ def plan_policies(plan: Plan, step: Step) -> tuple[PlannedPolicy, ...]:
     return tuple(policy for policy in lists if policy.rules)
 
 
-def evaluate_cel(policy: PlannedPolicy, at: At, variables: Mapping[str, Any]) -> Decision | Ask | None:
+def evaluate_cel(policy: PlannedPolicy, question: Question) -> Decision | Ask | None:
     """Return what a list decides, which endpoint decides it, or None where nothing of it matches.
 
     A rule that cannot be evaluated denies: what it would have said is not known.
     """
+    at = question.at
     for rule in policy.rules:
-        if rule.at != at or (rule.tool is not None and rule.tool != variables["tool"]):
+        if rule.at != at or (rule.tool is not None and rule.tool != question.tool):
             continue
         if rule.http is not None:
             return Ask(policy.owner, rule.name, rule.message, rule.http)
         try:
-            matched = rule.compiled is not None and is_matched(rule.compiled, variables)
+            matched = rule.compiled is not None and is_matched(rule.compiled, question)
         except CelFailed as failed:
             return _failure(at, policy.owner, rule.name, str(failed))
         if matched:
@@ -129,10 +130,9 @@ def _evaluate(policies: Sequence[PlannedPolicy], question: Question) -> Decision
 
     One that denies without an endpoint decides alone: no answer could be stricter, so none is asked for.
     """
-    if not policies:
-        return []
-    variables = build_variables(question)
-    found = [one for policy in policies if (one := evaluate_cel(policy, question.at, variables)) is not None]
+    found = [one for policy in policies if (one := evaluate_cel(policy, question)) is not None]
+    if not found:
+        return found
     denied = next((one for one in found if isinstance(one, Decision) and one.verdict == "Deny"), None)
     return found if denied is None else denied
 

@@ -1,6 +1,6 @@
 """What a policy is asked about: one call, and where the run stands."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from datetime import datetime
 from typing import Any
@@ -41,23 +41,30 @@ class Question:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def build_variables(question: Question) -> dict[str, Any]:
-    """Return the variables of an expression (`pilothouse_api.expressions.POLICY_VARIABLES`)."""
-    usage = question.usage
-    return {
-        "tool": question.tool,
-        "args": dict(question.args),
-        "effect": question.effect,
-        "step": question.step,
-        "agent": question.agent,
-        "workflow": question.workflow,
-        "__namespace__": question.namespace,
-        "turn": question.turn,
-        "iteration": question.iteration,
-        "usage": {"tokens": usage.tokens, "costUSD": usage.cost_usd, "toolCalls": usage.tool_calls},
-        "now": question.now,
-        "labels": dict(question.labels),
-    }
+VARIABLES: Mapping[str, Callable[[Question], Any]] = {
+    "tool": lambda question: question.tool,
+    "args": lambda question: dict(question.args),
+    "effect": lambda question: question.effect,
+    "step": lambda question: question.step,
+    "agent": lambda question: question.agent,
+    "workflow": lambda question: question.workflow,
+    "__namespace__": lambda question: question.namespace,
+    "turn": lambda question: question.turn,
+    "iteration": lambda question: question.iteration,
+    "usage": lambda question: _usage(question.usage),
+    "now": lambda question: question.now,
+    "labels": lambda question: dict(question.labels),
+}
+"""What an expression may name (`pilothouse_api.expressions.POLICY_VARIABLES`): most name one or two."""
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {"tokens": usage.tokens, "costUSD": usage.cost_usd, "toolCalls": usage.tool_calls}
+
+
+def build_variables(question: Question, names: Iterable[str] = tuple(VARIABLES)) -> dict[str, Any]:
+    """Return the variables of an expression that names these."""
+    return {name: VARIABLES[name](question) for name in names}
 
 
 def build_input(question: Question) -> dict[str, Any]:

@@ -89,7 +89,7 @@ async def judge(*policies: PlannedPolicy, question: Question = QUESTION, http: S
 )
 def test_an_expression_may_ask_for_every_variable(cel: str) -> None:
     want = Decision("ToolCall", "Deny", "r", "", "agent a")
-    assert evaluate_cel(policy(rule("r", cel)), "ToolCall", build_variables(QUESTION)) == want
+    assert evaluate_cel(policy(rule("r", cel)), QUESTION) == want
 
 
 def test_the_variables_are_the_documented_ones() -> None:
@@ -116,8 +116,7 @@ def test_the_variables_are_the_documented_ones() -> None:
     ],
 )
 def test_an_expression_that_fails_denies_and_says_why(cel: str, args: dict[str, Any], want: str) -> None:
-    variables = build_variables(replace(QUESTION, args=args))
-    got = evaluate_cel(policy(rule("r", cel, verdict="Allow")), "ToolCall", variables)
+    got = evaluate_cel(policy(rule("r", cel, verdict="Allow")), replace(QUESTION, args=args))
     assert isinstance(got, Decision)
     assert (got.verdict, got.rule, got.is_failure) == ("Deny", "r", True)
     assert got.message.startswith("the rule could not be judged, which denies: ") and want in got.message
@@ -151,22 +150,21 @@ def test_a_rule_of_one_tool_is_known_by_its_first_clause(cel: str, want: str | N
     "cel", ["tool == 'x' && args.missing > 1", "tool == 'x' && args.id", "tool == 'x' && 1 / 0 == 1"]
 )
 def test_a_rule_of_another_tool_says_what_it_would_when_evaluated(cel: str) -> None:
-    variables = build_variables(QUESTION)
-    assert is_matched(compile_policy_expression(cel), variables) is False
-    assert evaluate_cel(policy(rule("r", cel)), "ToolCall", variables) is None
+    assert is_matched(compile_policy_expression(cel), QUESTION) is False
+    assert evaluate_cel(policy(rule("r", cel)), QUESTION) is None
 
 
 def test_arguments_that_are_nested_without_end_deny() -> None:
     deep: dict[str, Any] = {}
     for _ in range(10_000):
         deep = {"a": deep}
-    got = evaluate_cel(policy(rule("r", "args.a == 1")), "ToolCall", build_variables(replace(QUESTION, args=deep)))
+    got = evaluate_cel(policy(rule("r", "args.a == 1")), replace(QUESTION, args=deep))
     assert isinstance(got, Decision) and got.is_failure
 
 
 def test_what_is_not_reached_does_not_fail() -> None:
     rules = policy(rule("other-tool", "tool == 'x' && args.missing > 1"))
-    assert evaluate_cel(rules, "ToolCall", build_variables(QUESTION)) is None
+    assert evaluate_cel(rules, QUESTION) is None
 
 
 # ---------------------------------------------------------------- one list
@@ -186,18 +184,17 @@ def test_what_is_not_reached_does_not_fail() -> None:
     ],
 )
 def test_the_first_match_of_a_list_decides(rules: tuple[PolicyRule, ...], want: tuple[str, str] | None) -> None:
-    got = evaluate_cel(policy(*rules), "ToolCall", build_variables(QUESTION))
+    got = evaluate_cel(policy(*rules), QUESTION)
     assert (got if got is None else (got.verdict, got.rule) if isinstance(got, Decision) else ()) == want
 
 
 def test_an_endpoint_decides_the_list_where_no_rule_before_it_matches() -> None:
-    variables = build_variables(QUESTION)
     rules = (rule("a", "false"), endpoint(), rule("b", "true", "Deny"))
-    got = evaluate_cel(policy(*rules), "ToolCall", variables)
+    got = evaluate_cel(policy(*rules), QUESTION)
     assert isinstance(got, Ask) and got.rule == "central"
-    before = evaluate_cel(policy(rule("a", "true", "Allow"), endpoint()), "ToolCall", variables)
+    before = evaluate_cel(policy(rule("a", "true", "Allow"), endpoint()), QUESTION)
     assert isinstance(before, Decision) and before.verdict == "Allow"
-    assert evaluate_cel(policy(endpoint(at="ModelCall")), "ToolCall", variables) is None
+    assert evaluate_cel(policy(endpoint(at="ModelCall")), QUESTION) is None
 
 
 # ---------------------------------------------------------------- all lists

@@ -106,18 +106,19 @@ def find_injections(text: str) -> tuple[str, ...]:
     """Return the kinds of attempts that stand in a text, each once; empty when none was found."""
     readable = text.encode("utf-8", "replace").decode()
     kinds = _kinds_of(readable)
-    hidden = "".join(
-        chr(ord(char) - 0xE0000) for match in _TAG_LETTERS.finditer(_FLAG.sub("", readable)) for char in match.group()
-    )
-    if hidden:
+    if not readable.isascii() and _is_hiding(readable):
         kinds.append("hidden")
-    if _DIRECTIONS.search(readable) is not None:
-        plain = _DIRECTIONS.sub("", readable)
-        if _kinds_of(plain[::-1]):  # shown backwards, so that it reads forwards
-            kinds.append("hidden")
     if any(_kinds_of(decoded) for decoded in _decoded(readable)):
         kinds.append("encoded")
     return tuple(dict.fromkeys(kinds))
+
+
+def _is_hiding(readable: str) -> bool:
+    """Tell whether there are letters that only a model reads, or an attempt that is shown backwards."""
+    if _TAG_LETTERS.search(_FLAG.sub("", readable)) is not None:
+        return True
+    plain = _DIRECTIONS.sub("", readable)
+    return plain != readable and bool(_kinds_of(plain[::-1]))
 
 
 def visible(text: str) -> str:

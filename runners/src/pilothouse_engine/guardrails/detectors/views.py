@@ -8,7 +8,6 @@ import re
 import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
 
 # These two are not RE2's: single classes and bounded runs are linear for `re` too, and ten times as fast.
 _INVISIBLE = re.compile(
@@ -40,15 +39,15 @@ class View:
         self.text = text
         self._starts: list[int] = [0]
         self._sources: list[tuple[int, int]] = [(0, 0)]
+        self.folded = text if text.isascii() and "\\" not in text and "[" not in text else self._read(text)
+        self.has_digit = _DIGIT.search(self.folded) is not None
+        """Whether there is a digit: without one there is no number of any kind."""
+
+    def _read(self, text: str) -> str:
         if not text.isascii():
             text = _plain(text)
         cuts = _cuts(text)
-        self.folded = self._fold(text, cuts) if cuts else text
-
-    @cached_property
-    def has_digit(self) -> bool:
-        """Whether there is a digit: without one there is no number of any kind."""
-        return _DIGIT.search(self.folded) is not None
+        return self._fold(text, cuts) if cuts else text
 
     def original(self, start: int, end: int, kind: str) -> Finding:
         """Return where a non-empty stretch of `folded` stands in the original."""
