@@ -10,6 +10,8 @@ from typing import Any
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one for each call
+_MAPPINGS = (dict, Mapping)
+"""Dicts first: the test for any other mapping is slow."""
 _PATH = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$")
 
 
@@ -30,7 +32,7 @@ def lookup(context: Mapping[str, Any], path: str) -> Any:
     """Return the value at a path (`a.b.0.c`, numbers index lists); raises MissingPath."""
     value: Any = context
     for part in path.split("."):
-        if isinstance(value, Mapping) and part in value:
+        if isinstance(value, _MAPPINGS) and part in value:
             value = value[part]
         elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
             value = value[int(part)]
@@ -47,7 +49,9 @@ def placeholders(template: str) -> Iterator[str]:
 
 def text_of(value: Any) -> str:
     """Return a value as text: a string as it is, all else as compact JSON."""
-    return value if isinstance(value, str) else _COMPACT.encode(value)
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else _COMPACT.encode(value)
 
 
 def render(template: str, context: Mapping[str, Any], escape: Callable[[str], str] = str) -> str:

@@ -57,6 +57,7 @@ class Alarms:
         self._clock = clock
         self._heap: list[tuple[float, int, Alarm]] = []
         self._order = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._sleeps_until = float("inf")
         self._sections: set[_Section] = set()
@@ -78,7 +79,9 @@ class Alarms:
         if self._is_interrupted:
             work.close()
             return Cut.INTERRUPTED
-        task = asyncio.current_task()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # each time it is asked for is a system call
+        task = asyncio.current_task(self._loop)
         assert task is not None
         section = _Section(task)
         alarm = None

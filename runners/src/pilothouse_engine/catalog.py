@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pilothouse_api.digests import text_digest
+from pilothouse_api.digests import digest, text_digest
 from pilothouse_api.plan import Plan, text_key
 from pilothouse_api.v1alpha1.agent import AgentSpec, InlineStep, ModelEndpoint, Tool
 from pilothouse_api.v1alpha1.agentrun import RunLimits
@@ -131,6 +131,7 @@ class Catalog:
     ) -> None:
         self.plan = plan
         self.is_durable = is_durable
+        self.active_deadline = plan.active_deadline_seconds
         self.steps: dict[str, Step] = {step.id: step for step in plan.spec.steps}
         self._known_price = known_price
         self._known_window = known_window
@@ -138,9 +139,10 @@ class Catalog:
         self._offered: tuple[ToolSurface, PlannedStep] | None = None
         self._gates: dict[str, StepGates] = {}
         self._work: dict[str, Work] = {}
+        self._digests: dict[str, str] = {}
         self._prices: dict[tuple[str, int], Price | None] = {}
         self._windows: dict[tuple[str, int], int | None] = {}
-        self._limits: tuple[str | None, RunLimits | None, Limits] | None = None
+        self._limits: dict[str | None, tuple[RunLimits | None, Limits]] = {}
         self._texts: dict[str, str] = {}
         self._policies: dict[str, tuple[PlannedPolicy, ...]] = {}
 
@@ -163,9 +165,16 @@ class Catalog:
 
     def step_after(self, step_id: str) -> str | None:
         """Return the next step in list order that is not toolOnly, or None past the last one."""
-        ids = list(self.steps)
-        later = ids[ids.index(step_id) + 1 :]
-        return next((other for other in later if not self.steps[other].tool_only), None)
+        return self._following[step_id]
+
+    @cached_property
+    def _following(self) -> dict[str, str | None]:
+        following: dict[str, str | None] = {}
+        after = None
+        for step in reversed(self.plan.spec.steps):
+            following[step.id] = after
+            after = after if step.tool_only else step.id
+        return following
 
     def agent(self, step_id: str) -> PlannedStep:
         """Return an Agent step with its tools; raises NotSupported."""
@@ -176,7 +185,8 @@ class Catalog:
 
     def offer(self, visit: Visit) -> PlannedStep:
         """Return the Agent step with all that a visit of it offers, tools of MCP servers too; raises NotSupported."""
-        planned, surface = self.agent(visit.step), visit.surface
+        planned = self._agents.get(visit.step) or self.agent(visit.step)
+        surface = visit.surface
         if surface is None:
             return planned
         if self._offered is None or self._offered[0] is not surface:
@@ -196,6 +206,13 @@ class Catalog:
         if work is None:
             work = self._work[step_id] = _work_of(self.steps[step_id])
         return work
+
+    def params_digest(self, step_id: str) -> str:
+        """Return the digest of the parameters of a step of the graph."""
+        known = self._digests.get(step_id)
+        if known is None:
+            known = self._digests[step_id] = digest(self.work(step_id).params.to_raw())
+        return known
 
     def policies(self, step_id: str) -> "tuple[PlannedPolicy, ...]":
         """Return the policy lists that judge a step; where there are none, nothing of policy is loaded."""
@@ -229,13 +246,13 @@ class Catalog:
 
     def limits(self, step_id: str | None, changed: RunLimits | None) -> Limits:
         """Return the limits in force for a visit of a step."""
-        known = self._limits
-        if known is not None and known[0] == step_id and known[1] is changed:
-            return known[2]
+        known = self._limits.get(step_id)
+        if known is not None and known[0] is changed:
+            return known[1]
         step = self.steps.get(step_id) if step_id else None
         own = self.plan.agent_of(step).limits if step is not None and step.kind == "Agent" else None
         limits = effective_limits(own, self.plan.spec.limits, changed, self.plan.ceilings, is_durable=self.is_durable)
-        self._limits = (step_id, changed, limits)
+        self._limits[step_id] = (changed, limits)
         return limits
 
     def text(self, source: TextSource) -> str:

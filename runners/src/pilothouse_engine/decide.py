@@ -5,7 +5,6 @@ The rules stand in the order in which they win; the first that has something to 
 
 from collections.abc import Callable
 
-from pilothouse_api.digests import digest
 from pilothouse_api.plan import IntegrityError
 from pilothouse_api.signals import ABORTED, ERROR
 from pilothouse_engine.actions import Action, Commit, Execute, Execution, Finish, Inputs, ReadControl
@@ -156,7 +155,7 @@ def enforce_deadline(catalog: Catalog, state: RunState, inputs: Inputs) -> Actio
 
 def remaining_seconds(catalog: Catalog, state: RunState, now: float) -> float:
     """Return how long the run may still be active."""
-    return catalog.plan.active_deadline_seconds - state.active_seconds - max(0.0, now - state.last_at)
+    return catalog.active_deadline - state.active_seconds - max(0.0, now - state.last_at)
 
 
 def wait_while_parked(catalog: Catalog, state: RunState, inputs: Inputs) -> Action | None:
@@ -184,8 +183,9 @@ def _plan_between_steps(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
     last = state.last_step
     if state.abort is not None and state.abort_visit is None:
         return plan_end(state, inputs, EndRun("Aborted"))
-    target = Next(catalog.first_step())
-    if last is not None and state.last_step_id is not None:
+    if last is None or state.last_step_id is None:
+        target = Next(catalog.first_step())
+    else:
         routed = route(catalog, state.last_step_id, last.signal)
         if isinstance(routed, EndRun):
             return plan_end(state, inputs, routed)
@@ -267,7 +267,7 @@ def plan_end_of_visit(state: RunState, inputs: Inputs) -> Action:
 
 def _run_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: Visit, *, is_gated: bool) -> Action:
     work = catalog.work(visit.step)
-    arguments = digest(work.params.to_raw())
+    arguments = catalog.params_digest(visit.step)
     key = idempotency_key(catalog, visit, state.turn, 0, visit.step, arguments)
     identity = call_id(state.turn, 0, arguments)
     context = {**state.public_context(), **state.engine_context}

@@ -236,20 +236,20 @@ class Driver:
                 self._commit(facts)
                 if self._is_urgent:
                     await self._publish_urgent()
-            case ListTools(agent):
-                await self._list_tools(agent)
-            case LoadSession():
-                await self._load_session(action)
             case CallModel():
                 await self._call_model(action)
             case Execute(executions):
                 await self._execute(executions)
+            case ReadControl(after):
+                await self._read_control(after)
             case AskPolicy():
                 await self._ask_policy(action)
             case JudgeText():
                 await self._judge_text(action)
-            case ReadControl(after):
-                await self._read_control(after)
+            case ListTools(agent):
+                await self._list_tools(agent)
+            case LoadSession():
+                await self._load_session(action)
             case Show():
                 await self._publish_urgent()
                 self._inputs.shown_length = self._state.length

@@ -154,4 +154,7 @@ def decode_body(response: HttpResponse) -> Any:
 
 
 def _header(response: HttpResponse, name: str) -> str:
-    return next((value for key, value in response.headers if key.lower() == name), "")
+    for key, value in response.headers:
+        if key.lower() == name:
+            return value
+    return ""

@@ -94,6 +94,8 @@ def _url_of(params: APICall, context: Mapping[str, Any]) -> str:
 
 
 def _quote(text: str) -> str:
+    if text.isalnum() and text.isascii():  # most are: ids and numbers
+        return text
     return quote(text, safe="", errors="replace")
 
 

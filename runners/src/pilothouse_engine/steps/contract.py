@@ -4,7 +4,7 @@ The same executor serves a step of the graph and a step that is used as a tool; 
 journal, effects, context, deadlines of tools, routes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -66,11 +66,12 @@ class StepUnknown:
 
 
 StepEnd = StepDone | StepUnknown
+StepRun = Coroutine[Any, Any, StepEnd]
 
 
 class StepExecutor(Protocol):
     """Does the work of one step kind; raises only for faults; cancellation stops the work."""
 
-    async def __call__(self, call: StepCall, ports: Ports) -> StepEnd:
-        """Return how the work ended."""
+    def __call__(self, call: StepCall, ports: Ports) -> StepRun:
+        """Return the work, which returns how it ended."""
         ...

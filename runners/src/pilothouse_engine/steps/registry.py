@@ -3,43 +3,43 @@
 from collections.abc import Mapping
 
 from pilothouse_engine.ports import Ports
-from pilothouse_engine.steps.contract import StepCall, StepEnd, StepExecutor
+from pilothouse_engine.steps.contract import StepCall, StepExecutor, StepRun
 from pilothouse_engine.steps.response import execute_response
 
 
-async def execute_api_call(call: StepCall, ports: Ports) -> StepEnd:
+def execute_api_call(call: StepCall, ports: Ports) -> StepRun:
     """Make an HTTP call; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps import api_call
+    from pilothouse_engine.steps.api_call import execute_api_call as execute
 
-    return await api_call.execute_api_call(call, ports)
+    return execute(call, ports)
 
 
-async def execute_mcp(call: StepCall, ports: Ports) -> StepEnd:
+def execute_mcp(call: StepCall, ports: Ports) -> StepRun:
     """Call a tool of an MCP server; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps import mcp
+    from pilothouse_engine.steps.mcp import execute_mcp as execute
 
-    return await mcp.execute_mcp(call, ports)
+    return execute(call, ports)
 
 
-async def execute_resource(call: StepCall, ports: Ports) -> StepEnd:
+def execute_resource(call: StepCall, ports: Ports) -> StepRun:
     """Call the Kubernetes API; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps import resource
+    from pilothouse_engine.steps.resource import execute_resource as execute
 
-    return await resource.execute_resource(call, ports)
+    return execute(call, ports)
 
 
-async def execute_router(call: StepCall, ports: Ports) -> StepEnd:
+def execute_router(call: StepCall, ports: Ports) -> StepRun:
     """Choose a signal; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps import router
+    from pilothouse_engine.steps.router import execute_router as execute
 
-    return await router.execute_router(call, ports)
+    return execute(call, ports)
 
 
-async def execute_function(call: StepCall, ports: Ports) -> StepEnd:
+def execute_function(call: StepCall, ports: Ports) -> StepRun:
     """Run author code; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps import function
+    from pilothouse_engine.steps.function import execute_function as execute
 
-    return await function.execute_function(call, ports)
+    return execute(call, ports)
 
 
 EXECUTORS: Mapping[str, StepExecutor] = {
