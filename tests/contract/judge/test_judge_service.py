@@ -186,6 +186,24 @@ async def test_a_changed_table_is_used_and_a_wrong_one_is_not(tmp_path: Path) ->
     ]
 
 
+async def test_a_table_is_swapped_as_kubernetes_swaps_it(tmp_path: Path) -> None:
+    """A ConfigMap's files are links into a folder that is a link, which is replaced."""
+    for name, table in (("first", TABLE), ("second", TABLE.replace("careful", "second"))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "models.yaml").write_text(table)
+    with judge_service(tmp_path) as service:
+        service.models_path.unlink()
+        (tmp_path / "..data").symlink_to("first")
+        service.models_path.symlink_to(Path("..data") / "models.yaml")
+        async with client_of(service) as client:
+            before = await client.models()
+            (tmp_path / "..data_tmp").symlink_to("second")
+            (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+            after = await client.models()
+
+    assert (before, after) == (frozenset({"careful"}), frozenset({"second"}))
+
+
 async def test_a_question_too_many_is_refused_and_the_others_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,24 @@ async def test_what_does_not_pass_by_itself_is_not_tried_again(kind: Any) -> Non
     assert len(model.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("failure", "is_charged"),
+    [
+        (ModelFailure("Timeout", "late"), True),
+        (ModelFailure("Garbage", "<html>"), True),
+        (ModelFailure("Refused", "no", sent=True), True),
+        (ModelFailure("Refused", "no"), False),
+        (ModelFailure("Authentication", "who?", 401), False),
+    ],
+)
+async def test_what_may_have_been_charged_for_is_counted(failure: ModelFailure, is_charged: bool) -> None:
+    answer = await ask(failure)
+
+    assert isinstance(answer, JudgeFailure)
+    assert (answer.tokens > 2000) == is_charged
+    assert (answer.tokens == 0) != is_charged
+
+
 async def test_tokens_that_nobody_counted_are_bounded_from_above() -> None:
     answer = await ask(says('{"passed": true, "reason": ""}', usage=Usage(input=None, output=3)))
 
