@@ -80,6 +80,25 @@ class Supervised(RuleBasedStateMachine):
             return  # the API server refuses it
         self.world.person(mode=mode)
 
+    @precondition(lambda self: hasattr(self, "world") and self.world.control.get("mode") == "Pause")
+    @rule()
+    def a_person_resumes(self) -> None:
+        self.world.person(mode="Run")
+
+    @precondition(lambda self: hasattr(self, "world") and self.world.control.get("mode", "Run") == "Run")
+    @rule(dies=st.booleans())
+    def a_finding_is_carried_out_and_a_person_takes_it_back_at_once(self, dies: bool) -> None:
+        self.turn, self.iteration, self.length = self.turn + 1, self.iteration + 1, self.length + 4
+        self.calls += 3
+        self.publish()
+        patches = len(self.world.patches)
+        for _ in range(4):
+            self.the_host_looks("done" if dies else "")
+            if len(self.world.patches) > patches:
+                break
+        if self.world.control.get("mode") == "Pause":
+            self.world.person(mode="Run")
+
     @rule()
     def a_person_changes_a_limit(self) -> None:
         generation = self.world.raw["metadata"]["generation"]
