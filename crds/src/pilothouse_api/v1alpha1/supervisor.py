@@ -52,7 +52,8 @@ class ExpressionRule(Model):
     """A CEL expression over the Observation."""
 
     cel: Cel
-    """Sees the Observation as `run`; an error does not fire."""
+    """Sees the Observation as `run`; a part of CEL without functions that make texts or lists grow. An error does not
+    fire."""
 
 
 class SupervisorRule(Model):
