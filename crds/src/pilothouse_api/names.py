@@ -127,6 +127,24 @@ def redis_run_prefix(namespace: str, uid: str) -> str:
     return f"ns:{namespace}:run:{uid}:"
 
 
+FLEET_RUNS = "pilothouse:fleet:runs"
+"""Hash of a fleet's Redis: the runs of all its clusters."""
+FLEET_CLUSTERS = "pilothouse:fleet:clusters"
+"""Hash: when each cluster was there last."""
+FLEET_CONTROL = "pilothouse:fleet:control"
+"""Channel: what clusters tell each other."""
+
+
+def fleet_row(cluster: str, namespace: str, name: str) -> str:
+    """Return the field of a run in the hash of a fleet's runs."""
+    return f"{cluster}/{namespace}/{name}"
+
+
+def fleet_claim(letter_id: str) -> str:
+    """Return the key by which one of a cluster's processes takes what is told to all of them."""
+    return f"pilothouse:fleet:claim:{letter_id}"
+
+
 def audience_token_file(audience: str) -> str:
     """Return the path, below the folder of projected tokens of a runner, of the token for one audience.
 

@@ -8,6 +8,7 @@ import structlog
 from pydantic import ValidationError
 
 from pilothouse_console.host import Host
+from pilothouse_console.letters import WrongKey
 from pilothouse_console.settings import ApiSettings
 from pilothouse_kubernetes.connection import LoginError, find_credentials
 
@@ -53,7 +54,7 @@ def main() -> int:
     configure_logging(settings.log_level)
     try:
         return asyncio.run(_run(settings))
-    except LoginError as error:
+    except (LoginError, WrongKey) as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
 

@@ -56,8 +56,8 @@ class Access:
 
     def __init__(self, client: KubernetesClient, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._client = client
-        self._tokens: _Answers[Caller | None] = _Answers(MOST_TOKENS, monotonic)
-        self._rights: _Answers[bool] = _Answers(MOST_RIGHTS, monotonic)
+        self._tokens: Answers[Caller | None] = Answers(MOST_TOKENS, monotonic)
+        self._rights: Answers[bool] = Answers(MOST_RIGHTS, monotonic)
 
     async def identify(self, token: str) -> Caller | None:
         """Return whose token it is, None for one that is not valid. Raises Problem where nobody can tell."""
@@ -111,7 +111,7 @@ class Access:
         return answer
 
 
-class _Answers(Generic[T]):
+class Answers(Generic[T]):
     """Answers by question, the least lately given ones forgotten; one who asks while another does waits for the same.
 
     What is under way is a task of its own: a caller who leaves takes no answer from those who wait with them.
@@ -124,6 +124,7 @@ class _Answers(Generic[T]):
         self._asked: dict[Hashable, asyncio.Task[T]] = {}
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[tuple[T, float]]]) -> T:
+        """Return the answer to a question; `ask` gives it with the seconds for which it holds."""
         known = self._known.get(key)
         if known is not None and self._monotonic() < known[1]:
             self._known.move_to_end(key)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from pilothouse_console.summaries import RunSummary, Shown
+from pilothouse_control.directives import Answer
 
 
 class RunList(Shown):
@@ -16,6 +17,21 @@ class RunList(Shown):
     """Send it as `continue` for the next page; absent on the last."""
     is_live: bool
     """False while the API server cannot be followed: this is how runs were when it was last heard of."""
+    degraded: bool | None = None
+    """True while the fleet's Redis is away: only runs of this cluster are shown. Absent without a fleet."""
+    clusters: tuple["ClusterView", ...] | None = None
+    """The clusters of the fleet, this one among them. Absent without a fleet."""
+
+
+class ClusterView(Shown):
+    """A cluster of the fleet."""
+
+    name: str
+    """Name."""
+    seen_at: str
+    """When it was there last, RFC 3339."""
+    is_shown: bool
+    """False where it does not say which of its runs the caller may see: none is shown then."""
 
 
 class RunView(Shown):
@@ -52,6 +68,15 @@ class Landing(Shown):
     """At which turn."""
     message: str | None = None
     """Why, where there is more to say."""
+
+
+_STATES = frozenset({"Landed", "NotLanded", "NotPending", "Expired", "Superseded", "Kept", "Waiting", "Ended"})
+
+
+def landing_of(answer: Answer) -> Landing:
+    """Return what became of a directive as it is told."""
+    state: Any = answer.state if answer.state in _STATES else "Unknown"
+    return Landing(state=state, turn=answer.turn, message=answer.message or None)
 
 
 class DirectiveAnswer(Shown):

@@ -15,32 +15,34 @@ from starlette.responses import Response
 
 from pilothouse_api import __version__
 from pilothouse_console.access import Access, Caller
-from pilothouse_console.answers import DirectiveAnswer, Landing, Looks, Result, RunList, RunView, Trace
+from pilothouse_console.answers import DirectiveAnswer, Looks, Result, RunList, RunView, Trace, landing_of
 from pilothouse_console.event_stream import EventStream, Viewer
+from pilothouse_console.fleet import Fleet, Horizon
+from pilothouse_console.letters import CLUSTER_NAME
 from pilothouse_console.listing import DEFAULT_LIMIT, MOST_LIMIT, Filter, WrongToken, build_page
 from pilothouse_console.looks import read_looks
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.orders import (
+    MODES,
     ApprovalOrder,
     LimitsOrder,
     Mode,
     ModeOrder,
+    Order,
     SteerOrder,
-    plan_approval,
-    plan_limits,
-    plan_mode,
-    plan_steer,
+    What,
+    plan_order,
 )
 from pilothouse_console.picture import Entry, Picture
 from pilothouse_console.problems import PROBLEM_JSON, TITLES, Problem, ProblemDetails, WrongField, away
 from pilothouse_console.redis_store import RedisAway, RedisStore
 from pilothouse_console.results import read_result
 from pilothouse_console.rights import Guard
-from pilothouse_console.steering import Plan, Steering
+from pilothouse_console.steering import Steering
 from pilothouse_console.streams import Streams, end_id, trace_of
+from pilothouse_console.summaries import RunSummary
 from pilothouse_console.traces import merge
 from pilothouse_console.watching import Watching
-from pilothouse_control.directives import Answer
 
 MOST_WAIT_SECONDS = 60
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -60,6 +62,7 @@ class Services:
     streams: Streams
     store: RedisStore | None
     heartbeat_seconds: float
+    fleet: Fleet | None = None
 
 
 class ListQuery(BaseModel):
@@ -73,6 +76,8 @@ class ListQuery(BaseModel):
     """Runs in this phase."""
     workflow: Annotated[str | None, Field(min_length=1, max_length=253)] = None
     """Runs of this Workflow."""
+    cluster: Annotated[str | None, Field(pattern=CLUSTER_NAME)] = None
+    """Runs of this cluster of the fleet; without it those of all."""
     limit: Annotated[int, Field(ge=1, le=MOST_LIMIT)] = DEFAULT_LIMIT
     """Most runs of the page."""
     token: Annotated[str | None, Field(alias="continue", min_length=1, max_length=1024)] = None
@@ -95,6 +100,8 @@ class WaitQuery(BaseModel):
 
     wait: Annotated[float, Field(ge=0, le=MOST_WAIT_SECONDS)] = 0
     """Seconds to wait for the landing; 0: answer as soon as it is written."""
+    cluster: Annotated[str | None, Field(pattern=CLUSTER_NAME)] = None
+    """Cluster of the run, where it is another one of the fleet."""
 
 
 class NoQuery(BaseModel):
@@ -140,19 +147,10 @@ def build_app(services: Services) -> FastAPI:
 def _add_reads(app: FastAPI, services: Services) -> None:
     @app.get("/api/agents/runs", responses=_refusals(400, 403, 404, 422), response_model_exclude_none=True)
     async def list_runs(caller: CallerOf, query: Annotated[ListQuery, Query()]) -> RunList:
-        """List runs, newest first, out of what the API server's watch told."""
+        """List runs, newest first: of this cluster out of its API server's watch, of others as their clusters say."""
         if not services.watching.is_synced:
             raise away("runs have not been listed yet")
-        allowed = await services.guard.visible_namespaces(caller, query.namespace)
-        summaries = (entry.summary for entry in services.picture.entries())
-        wanted = Filter(query.namespace, query.phase, query.workflow)
-        try:
-            page = build_page(
-                summaries, wanted, query.limit, query.token, lambda one: allowed is None or one in allowed
-            )
-        except WrongToken:
-            raise Problem(400, "continue is no token of this list", "send nextToken as it was given") from None
-        return RunList(items=page.items, next_token=page.token, is_live=services.watching.is_live)
+        return await _list(services, caller, query)
 
     @app.get(RUN_PATH, responses=_refusals(404, 422), response_model_exclude_none=True)
     async def get_run(caller: CallerOf, namespace: str, name: str, query: Annotated[NoQuery, Query()]) -> RunView:
@@ -228,13 +226,60 @@ async def _read_frames(
     return trace_of(entry)[-limit:], "Status"
 
 
+async def _list(services: Services, caller: Caller, query: ListQuery) -> RunList:
+    fleet = services.fleet
+    name = fleet.cluster if fleet is not None else None
+    if query.cluster is not None and fleet is None:
+        raise _no_fleet(query.cluster)
+    is_own_meant = query.cluster in (None, name)
+    own, refusal = await _list_own(services, caller, query.namespace) if is_own_meant else ([], None)
+    is_other_meant = fleet is not None and (query.cluster is None or not is_own_meant)
+    if refusal is not None and not is_other_meant:
+        raise refusal
+    horizon = await fleet.horizon(caller, query.cluster) if fleet is not None else Horizon()
+    wanted = Filter(query.namespace, query.phase, query.workflow)
+    try:
+        page = build_page([*own, *(horizon.rows if is_other_meant else ())], wanted, query.limit, query.token)
+    except WrongToken:
+        raise Problem(400, "continue is no token of this list", "send nextToken as it was given") from None
+    if refusal is not None and not page.items:
+        raise refusal  # neither here nor elsewhere may the caller list that namespace, or nothing is there
+    items = tuple(one if one.cluster else one.model_copy(update={"cluster": name}) for one in page.items)
+    return RunList(
+        items=items,
+        next_token=page.token,
+        is_live=services.watching.is_live,
+        degraded=None if fleet is None else horizon.is_degraded,
+        clusters=None if fleet is None else horizon.clusters,
+    )
+
+
+async def _list_own(
+    services: Services, caller: Caller, namespace: str | None
+) -> tuple[list[RunSummary], Problem | None]:
+    """Return the runs of this cluster that the caller may list, and the refusal of a namespace that they may not."""
+    try:
+        allowed = await services.guard.visible_namespaces(caller, namespace)
+    except Problem as problem:
+        if problem.status != 404:
+            raise
+        return [], problem
+    seen = (entry.summary for entry in services.picture.entries())
+    return [one for one in seen if allowed is None or one.namespace in allowed], None
+
+
+def _no_fleet(cluster: str) -> Problem:
+    what = f"there is no cluster {cluster!r}: this operator API is of no fleet"
+    return Problem(404, what, "leave cluster out, or set the chart's fleet.redisUrl")
+
+
 def _add_directives(app: FastAPI, services: Services) -> None:
     def post(path: str) -> Callable[[Call], Call]:
         refusals = _refusals(400, 403, 404, 409, 413, 422)
         accepted: dict[int | str, dict[str, Any]] = {202: {"description": "Written", "model": DirectiveAnswer}}
         return app.post(f"{RUN_PATH}/{path}", responses=accepted | refusals, response_model_exclude_none=True)
 
-    def add_mode(path: str, mode: Mode) -> None:
+    def add_mode(path: What, mode: Mode) -> None:
         @post(path)
         async def set_mode(
             caller: CallerOf,
@@ -244,12 +289,12 @@ def _add_directives(app: FastAPI, services: Services) -> None:
             response: Response,
             order: Annotated[ModeOrder | None, Body()] = None,
         ) -> DirectiveAnswer:
-            plan = partial(_mode_plan, mode, order or ModeOrder(), caller.user)
-            return await _give(services, _Post(caller, namespace, name, path, query.wait), plan, response)
+            post = _Post(caller, namespace, name, path, order or ModeOrder(), query)
+            return await _give(services, post, response)
 
         set_mode.__doc__ = f"Ask the run for mode {mode}."
 
-    for path, mode in _MODES.items():
+    for path, mode in MODES.items():
         add_mode(path, mode)
 
     @post("steer")
@@ -262,9 +307,7 @@ def _add_directives(app: FastAPI, services: Services) -> None:
         response: Response,
     ) -> DirectiveAnswer:
         """Hand the model a message at the next turn boundary."""
-        new_id = f"api-{secrets.token_hex(4)}"
-        post = _Post(caller, namespace, name, "steer", query.wait)
-        return await _give(services, post, lambda run, _: plan_steer(order, new_id, run, caller.user), response)
+        return await _give(services, _Post(caller, namespace, name, "steer", order, query), response)
 
     @post("approve")
     async def approve(
@@ -276,8 +319,7 @@ def _add_directives(app: FastAPI, services: Services) -> None:
         response: Response,
     ) -> DirectiveAnswer:
         """Approve or deny a call that waits for a person."""
-        post = _Post(caller, namespace, name, "approve", query.wait)
-        return await _give(services, post, lambda run, seen: plan_approval(order, run, seen, caller.user), response)
+        return await _give(services, _Post(caller, namespace, name, "approve", order, query), response)
 
     @post("limits")
     async def limits(
@@ -289,15 +331,7 @@ def _add_directives(app: FastAPI, services: Services) -> None:
         response: Response,
     ) -> DirectiveAnswer:
         """Change limits of the run."""
-        post = _Post(caller, namespace, name, "limits", query.wait)
-        return await _give(services, post, lambda run, _: plan_limits(order, run), response)
-
-
-_MODES: dict[str, Mode] = {"pause": "Pause", "resume": "Run", "finish": "Finish", "abort": "Abort"}
-
-
-def _mode_plan(mode: Mode, order: ModeOrder, by: str, run: Any, snapshot: Any) -> Any:
-    return plan_mode(mode, order, run, by)
+        return await _give(services, _Post(caller, namespace, name, "limits", order, query), response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,25 +339,34 @@ class _Post:
     caller: Caller
     namespace: str
     name: str
-    what: str
-    wait: float
+    what: What
+    order: Order | LimitsOrder
+    query: WaitQuery
 
 
-async def _give(services: Services, post: _Post, plan: Plan, response: Response) -> DirectiveAnswer:
+async def _give(services: Services, post: _Post, response: Response) -> DirectiveAnswer:
+    fleet, cluster = services.fleet, post.query.cluster
+    if cluster is None or (fleet is not None and cluster == fleet.cluster):
+        answer = await _give_here(services, post)
+    elif fleet is None:
+        raise _no_fleet(cluster)
+    else:
+        order = post.order.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        run = (post.namespace, post.name)
+        answer = await fleet.give(post.caller, cluster, run, post.what, order, post.query.wait)
+    landing = answer.landing
+    response.status_code = 200 if landing is not None and landing.state not in ("Waiting", "Kept") else 202
+    return answer
+
+
+async def _give_here(services: Services, post: _Post) -> DirectiveAnswer:
+    by, wait = post.caller.user, post.query.wait
     key = await services.guard.steerable(post.caller, post.namespace, post.name, post.what)
+    plan = partial(plan_order, post.what, post.order, f"api-{secrets.token_hex(4)}", by=by)
     given = await services.steering.give(key, plan)
     services.metrics.directives.labels(post.what).inc()
-    landing = _shown(await services.steering.wait(given, post.wait)) if post.wait else None
-    response.status_code = 200 if landing is not None and landing.state not in ("Waiting", "Kept") else 202
-    return DirectiveAnswer(id=given.id, generation=given.generation, by=post.caller.user, landing=landing)
-
-
-_STATES = frozenset({"Landed", "NotLanded", "NotPending", "Expired", "Superseded", "Kept", "Waiting", "Ended"})
-
-
-def _shown(answer: Answer) -> Landing:
-    state: Any = answer.state if answer.state in _STATES else "Unknown"
-    return Landing(state=state, turn=answer.turn, message=answer.message or None)
+    landing = landing_of(await services.steering.wait(given, wait)) if wait else None
+    return DirectiveAnswer(id=given.id, generation=given.generation, by=by, landing=landing)
 
 
 # ------------------------------------------------------------ refusals

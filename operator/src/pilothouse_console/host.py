@@ -16,7 +16,9 @@ from starlette.types import ASGIApp
 from pilothouse_api.names import FIELD_MANAGER_API
 from pilothouse_console.access import Access
 from pilothouse_console.api import Services, build_app
+from pilothouse_console.fleet import Fleet, Office
 from pilothouse_console.gate import Gate
+from pilothouse_console.letters import FleetKey, WrongKey
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.picture import Picture
 from pilothouse_console.redis_store import RedisStore, connect
@@ -41,6 +43,7 @@ class Parts:
     connection: Connection
     services: Services
     app: ASGIApp
+    fleet: Fleet | None = None
 
     async def close(self) -> None:
         """Close what is connected."""
@@ -61,18 +64,39 @@ def build_parts(settings: ApiSettings, credentials: Credentials) -> Parts:
     store = None
     if settings.redis_url:
         store = RedisStore(connect(settings.redis_url, settings.redis_login), metrics)
-    services = Services(
+    office = Office(
         picture=picture,
         watching=Watching(client, picture, settings.watch_namespaces, metrics),
         guard=Guard(access, picture, client),
         steering=Steering(client, picture),
         metrics=metrics,
+    )
+    fleet = _build_fleet(settings, office)
+    services = Services(
+        picture=picture,
+        watching=office.watching,
+        guard=office.guard,
+        steering=office.steering,
+        metrics=metrics,
         access=access,
         streams=Streams(picture, store, metrics, settings.most_streams),
         store=store,
         heartbeat_seconds=settings.heartbeat_seconds,
+        fleet=fleet,
     )
-    return Parts(connection, services, Gate(build_app(services), access, metrics))
+    return Parts(connection, services, Gate(build_app(services), access, metrics), fleet)
+
+
+def _build_fleet(settings: ApiSettings, office: Office) -> Fleet | None:
+    """Return this cluster's place in its fleet; raises WrongKey."""
+    if not settings.fleet_redis_url or settings.fleet_key is None:
+        return None
+    try:
+        key = FleetKey.read(settings.fleet_key.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongKey(f"the keys of the fleet cannot be read: {error}") from None
+    redis = connect(settings.fleet_redis_url, settings.fleet_redis_login)
+    return Fleet(settings.fleet_cluster, key, redis, office)
 
 
 class _Server(uvicorn.Server):
@@ -131,8 +155,10 @@ class Host:
             await self._parts.close()
 
     async def _follow(self) -> None:
-        """Feed the picture and the streams for ever."""
+        """Feed the picture and the streams, and the mirror of a fleet, for ever."""
         async with asyncio.TaskGroup() as group:
+            if self._parts.fleet is not None:
+                group.create_task(self._parts.fleet.run())
             group.create_task(self._parts.services.watching.run())
             group.create_task(self._parts.services.streams.run())
 

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pilothouse_console.summaries import RunSummary
@@ -33,20 +33,18 @@ class ListPage:
     token: str | None
 
 
-_Place = tuple[str, str, str]
-"""Where a run stands in the list: when it was made, namespace, name."""
+_Place = tuple[str, str, str, str]
+"""Where a run stands in the list: when it was made, namespace, name, cluster."""
 
 
-def build_page(
-    summaries: Iterable[RunSummary], wanted: Filter, limit: int, token: str | None, visible: Callable[[str], bool]
-) -> ListPage:
-    """Return a page; `visible` tells which namespaces the caller may see. Raises WrongToken.
+def build_page(summaries: Iterable[RunSummary], wanted: Filter, limit: int, token: str | None) -> ListPage:
+    """Return a page of what the caller may see. Raises WrongToken.
 
     The token says where the page ended, so a run that is made or ends meanwhile makes no gap and no double.
     """
     after = _read_token(token) if token is not None else None
-    meant = [one for one in summaries if _is_meant(one, wanted) and visible(one.namespace)]
-    meant.sort(key=lambda one: (one.namespace, one.name))
+    meant = [one for one in summaries if _is_meant(one, wanted)]
+    meant.sort(key=lambda one: _place(one)[1:])
     meant.sort(key=lambda one: one.created_at, reverse=True)
     rest = [one for one in meant if after is None or _is_after(_place(one), after)]
     items = tuple(rest[:limit])
@@ -62,7 +60,7 @@ def _is_meant(one: RunSummary, wanted: Filter) -> bool:
 
 
 def _place(one: RunSummary) -> _Place:
-    return (one.created_at, one.namespace, one.name)
+    return (one.created_at, one.namespace, one.name, one.cluster or "")
 
 
 def _is_after(place: _Place, other: _Place) -> bool:
@@ -79,7 +77,7 @@ def _read_token(token: str) -> _Place:
     except (ValueError, binascii.Error, RecursionError) as error:
         raise WrongToken from error
     match place:
-        case [str(created), str(namespace), str(name)]:
-            return (created, namespace, name)
+        case [str(created), str(namespace), str(name), str(cluster)]:
+            return (created, namespace, name, cluster)
         case _:
             raise WrongToken

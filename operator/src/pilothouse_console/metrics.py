@@ -23,4 +23,6 @@ class Metrics:
         self.watch_failures = counter("watch_failures", "Watches and lists that broke.")
         self.streams = gauge("streams", "Event streams that are open.")
         self.streams_ended = counter("streams_ended", "Event streams that ended.", ["cause"])
+        self.fleet_refused = counter("fleet_letters_refused", "Letters of the fleet that were not taken.", ["cause"])
+        self.fleet_directives = counter("fleet_directives", "Directives of other clusters.", ["outcome"])
         self.redis_failures = counter("redis_failures", "Requests to Redis that failed.")

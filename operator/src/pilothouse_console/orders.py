@@ -77,6 +77,9 @@ class LimitsOrder(RunLimits):
 
 Mode = Literal["Run", "Pause", "Finish", "Abort"]
 
+What = Literal["pause", "resume", "finish", "abort", "steer", "approve", "limits"]
+"""What is asked, as the last part of a call's path names it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -170,6 +173,35 @@ def plan_limits(order: LimitsOrder, run: AgentRun) -> Planned | Refusal:
     if not limits:
         return Refusal(422, "no limit is named", 'send {"maxIterations": 20}, or any other field of spec.limits')
     return Planned("limits", limits_directive(limits))
+
+
+MODES: Mapping[What, Mode] = {"pause": "Pause", "resume": "Run", "finish": "Finish", "abort": "Abort"}
+
+
+def read_order(what: What, raw_order: Mapping[str, Any]) -> Order | LimitsOrder:
+    """Return what was sent to the call of that name (pause … limits); raises pydantic's ValidationError."""
+    kinds: Mapping[str, type[Order | LimitsOrder]] = {
+        "steer": SteerOrder,
+        "approve": ApprovalOrder,
+        "limits": LimitsOrder,
+    }
+    return kinds.get(what, ModeOrder).model_validate(raw_order)
+
+
+def plan_order(
+    what: What, order: Order | LimitsOrder, new_id: str, run: AgentRun, snapshot: Snapshot, by: str
+) -> Planned | Refusal:
+    """Return the directive of what `read_order` has read."""
+    match order:
+        case SteerOrder():
+            return plan_steer(order, new_id, run, by)
+        case ApprovalOrder():
+            return plan_approval(order, run, snapshot, by)
+        case LimitsOrder():
+            return plan_limits(order, run)
+        case _:
+            assert isinstance(order, ModeOrder)
+            return plan_mode(MODES[what], order, run, by)
 
 
 def _ended(run: AgentRun) -> Refusal:

@@ -73,6 +73,12 @@ class Problem(Exception):
         )
         self.headers = headers or {}
 
+    @staticmethod
+    def of(details: ProblemDetails) -> "Problem":
+        """Return the refusal with these details: another cluster's."""
+        status = details.status if details.status in TITLES else 503
+        return Problem(status, details.detail, details.next, accepted=details.accepted, errors=details.errors)
+
     @property
     def status(self) -> int:
         """The HTTP status."""

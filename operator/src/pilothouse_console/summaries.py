@@ -73,6 +73,10 @@ class RunSummary(Shown):
     """Reason of its end."""
     message: str | None = None
     """One sentence on it."""
+    cluster: str | None = None
+    """Cluster that it is in, where the operator API is one of a fleet."""
+    as_of: str | None = None
+    """When its cluster said so, RFC 3339, of a run of another cluster."""
     is_readable: bool = True
     """False where this version cannot read what the run says about itself."""
 

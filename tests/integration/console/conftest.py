@@ -19,12 +19,17 @@ from support.cluster import LocalCluster
 
 @pytest.fixture(scope="session")
 def office(control_plane: LocalCluster) -> Office:
-    pool = urllib3.PoolManager(ca_certs=str(control_plane.ca_path), maxsize=20)
-    admin = Caller(control_plane, pool, control_plane.token)
+    return found_office(control_plane)
+
+
+def found_office(cluster: LocalCluster) -> Office:
+    """Make a new cluster ready for the operator API, and its people."""
+    pool = urllib3.PoolManager(ca_certs=str(cluster.ca_path), maxsize=20)
+    admin = Caller(cluster, pool, cluster.token)
     for folder in (ROOT / "crds", ROOT / "crds" / "policies"):
-        control_plane.run_tool("kubectl", "apply", "--server-side", "-f", str(folder))
-    control_plane.wait_established("--recursive=false", "-f", str(ROOT / "crds"))
-    return open_office(admin, control_plane)
+        cluster.run_tool("kubectl", "apply", "--server-side", "-f", str(folder))
+    cluster.wait_established("--recursive=false", "-f", str(ROOT / "crds"))
+    return open_office(admin, cluster)
 
 
 @asynccontextmanager
