@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from contract.fleet.seas import eventually
 from pilothouse_api.names import FLEET_CLUSTERS, FLEET_CONTROL, FLEET_RUNS
 from pilothouse_console.channel import Channel
 from pilothouse_console.host import connect_redis
@@ -102,14 +103,6 @@ async def at_sea(*clusters: Cluster) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
         for one in clusters:
             await one.redis.aclose()
-
-
-async def eventually(look: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := await look()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        await asyncio.sleep(0.02)
-    return found
 
 
 async def test_each_cluster_sees_the_runs_of_the_other_as_they_go_on_and_end(server: RedisServer) -> None:
