@@ -22,12 +22,13 @@ from pilothouse_console import fleet
 from pilothouse_console.access import Caller
 from pilothouse_console.api import Services, build_app
 from pilothouse_console.fleet import Fleet, Office
-from pilothouse_console.host import connect_redis
 from pilothouse_console.letters import FleetKey
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.picture import Picture
+from pilothouse_console.redis_store import connect
 from pilothouse_console.rights import Guard
 from pilothouse_console.steering import Steering
+from pilothouse_console.streams import Streams
 from pilothouse_kubernetes.client import NotFound
 from support.redis_server import RedisServer
 
@@ -47,8 +48,20 @@ class Cluster:
         watching: Any = SimpleNamespace(is_live=True, is_synced=True)
         guard, steering = Guard(self, self.picture, self), Steering(self, self.picture)  # type: ignore[arg-type]
         office = Office(self.picture, watching, guard, steering, self.metrics)
-        self.fleet = Fleet(name, KEY, connect_redis(server.url, None), office) if server is not None else None
-        self._app = build_app(Services(self.picture, watching, guard, steering, self.metrics, self.fleet))
+        self.fleet = Fleet(name, KEY, connect(server.url, None), office) if server is not None else None
+        services = Services(
+            picture=self.picture,
+            watching=watching,
+            guard=guard,
+            steering=steering,
+            metrics=self.metrics,
+            access=self,  # type: ignore[arg-type]
+            streams=Streams(self.picture, None, self.metrics, 10),
+            store=None,
+            heartbeat_seconds=15,
+            fleet=self.fleet,
+        )
+        self._app = build_app(services)
         self.versions = 0
 
     async def may(self, caller: Caller, verb: str, namespace: str = "", name: str = "") -> bool:

@@ -16,7 +16,6 @@ import pytest
 from contract.fleet.seas import eventually
 from pilothouse_api.names import FLEET_CLUSTERS, FLEET_CONTROL, FLEET_RUNS
 from pilothouse_console.channel import Channel
-from pilothouse_console.host import connect_redis
 from pilothouse_console.letters import (
     Content,
     FleetKey,
@@ -29,6 +28,7 @@ from pilothouse_console.letters import (
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.mirror import HEARTBEAT_SECONDS, SILENT_SECONDS, FleetAway, Mirror
 from pilothouse_console.picture import Picture
+from pilothouse_console.redis_store import connect
 from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ class Cluster:
 
     def __init__(self, name: str, server: RedisServer, key: FleetKey = KEY) -> None:
         self.name, self.key = name, key
-        self.redis = connect_redis(server.url, None)
+        self.redis = connect(server.url, None)
         self.picture = Picture()
         self.watching = SimpleNamespace(is_live=True)
         self.skew = 0.0
