@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 
-async def eventually(look: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
+async def eventually(look: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
     """Return the first truthy answer; fail after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (found := await look()):
