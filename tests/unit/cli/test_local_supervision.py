@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from pilothouse_cli.manifests import Manifests
 from pilothouse_control.documents import parse_documents
 from pilothouse_control.resolution import resolve_plan
 from support.installation import wait_until
-from support.terminal import Terminal, finish, workflow_manifest
+from support.terminal import Terminal, finish, read_until, workflow_manifest
 from unit.cli.test_local_children import a_call, an_agent
 from unit.control.manifests import ROUTES, Raw, a_run, a_supervisor, a_workflow, an_object
 from unit.control.supervision.worlds import a_judge, calling
@@ -221,6 +222,21 @@ def test_a_supervised_run_is_paused_resumed_by_a_person_and_not_paused_again(ter
     assert status["run"]["toolCalls"] == {"nap": 5}
     assert [action["state"] for action in status["supervision"]["actions"]] == ["Done"]
     assert status["supervision"]["actions"][0]["landedTurn"] is not None
+
+
+@pytest.mark.slow
+def test_a_run_that_is_let_go_of_is_supervised_when_it_goes_on_and_nothing_is_done_twice(terminal: Terminal) -> None:
+    rules = [{**OFTEN, "then": "Steer"}, {**OFTEN, "name": "late", "toolRepeated": {"count": 6}, "then": "Abort"}]
+    manifest = with_supervisor(workflow_manifest(8, delay=0.4), enforcement="Sync", rules=rules)
+    run = terminal.start("run", terminal.write("w.yaml", manifest), "--name", "r1")
+    read_until(run, "supervisor careful: Steer")
+    run.send_signal(signal.SIGINT)
+    assert finish(run)[0] == 4
+    code, out, said = finish(terminal.start("resume", "r1", "-o", "json"))
+    assert code == 3, said
+    status = json.loads(out)["status"]
+    assert [action["source"] for action in status["supervision"]["actions"]] == ["Rule/often", "Rule/late"]
+    assert status["run"]["toolCalls"] == {"nap": 6}
 
 
 @pytest.mark.slow
