@@ -73,7 +73,7 @@ def read_tally(raw_run: Mapping[str, Any], supervisor_uid: str) -> RunTally | No
     done = [
         action
         for action in supervision.get("actions", ())
-        if action.get("supervisor") == record.get("name") and action.get("state") == "Done"
+        if action.get("supervisorUid") == supervisor_uid and action.get("state") == "Done"
     ]
     metadata = raw_run["metadata"]
     newest = done[-1] if done else None

@@ -14,9 +14,9 @@ from aiohttp import web
 
 from pilothouse_kubernetes.connection import Credentials
 
-Fault = Literal["Throttle", "Fail", "Hang", "Reset", "Silence", "Expire"]
-"""Throttle: 429 with Retry-After. Fail: 500. Hang: no answer. Reset: the connection is cut. Silence: a watch stays
-open and says nothing. Expire: a watch says 410."""
+Fault = Literal["Throttle", "Fail", "Hang", "Reset", "Lose", "Silence", "Expire"]
+"""Throttle: 429 with Retry-After. Fail: 500. Hang: no answer. Reset: the connection is cut. Lose: it is cut once the
+request was done. Silence: a watch stays open and says nothing. Expire: a watch says 410."""
 
 Match = Callable[[web.Request], bool]
 
@@ -53,7 +53,17 @@ class FaultProxy:
             await asyncio.sleep(3600)
         if fault == "Reset":
             return cut(request)
+        if fault == "Lose":
+            await self.do(request)
+            return cut(request)
         return await self.forward(request)
+
+    async def do(self, request: web.Request) -> None:
+        """Have a request done, and keep the answer."""
+        kept = {name: request.headers[name] for name in ("Authorization", "Accept", "Content-Type")}
+        url, body = f"{self.upstream.server}{request.path_qs}", await request.read()
+        async with self.session.request(request.method, url, headers=kept, data=body) as answer:
+            await answer.read()
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
         kept = {

@@ -27,6 +27,7 @@ def run(uid: str, pause: int = 1, *, ended: bool = False, label: bool = False, *
     labels = {"pilothouse.dev/finished": "Succeeded"} if label else {}
     action = {
         "supervisor": "careful",
+        "supervisorUid": "s",
         "action": "Pause",
         "source": "Rule/long",
         "reason": "it took long",

@@ -252,8 +252,9 @@ class Supervision:
         supervision, waiting = raw.get("status", {}).get("supervision") or {}, False
         for uid, record in supervision.get("supervisors", {}).items():
             supervisor = self._desk.cache.get(Key("Supervisor", key.namespace, record["name"]))
-            if supervisor is None or supervisor["metadata"].get("uid") != uid:
-                continue  # it is gone, and so are its counters
+            metadata = supervisor["metadata"] if supervisor is not None else {}
+            if supervisor is None or metadata.get("uid") != uid or "deletionTimestamp" in metadata:
+                continue  # it goes, and its counters with it
             self._touch(key.namespace, record["name"])
             waiting |= not is_counted(supervisor, raw)
         return not waiting
