@@ -193,6 +193,15 @@ def test_a_fleet_is_parked_and_counted(desk: Desk) -> None:
     }
 
 
+def test_a_run_that_the_barrier_holds_is_told_to_go_on_by_what_it_has_not_heard(desk: Desk) -> None:
+    held = {"journalLength": 40, "parked": {"reason": "Barrier", "turn": 3, "since": "2026-01-01T00:00:00Z"}}
+    fleet = Ships(live("a1", mode="Run", run=held), live("a2", mode="Pause"))
+    desk.type(fleet, mode_verb("Run"))
+
+    reasons = {run: patch["control"]["reason"] for run, patch in fleet.patches}
+    assert reasons == {"a1": "resumed at the barrier of turn 3 (40 facts)", "a2": None}
+
+
 @pytest.mark.parametrize(
     ("choice", "want"),
     [

@@ -20,7 +20,13 @@ from pilothouse_cli.pending import Choice
 from pilothouse_cli.runs import snapshot_of, target_of
 from pilothouse_cli.tables import runs_table
 from pilothouse_cli.terminal import clean_line, print_data, print_names, say
-from pilothouse_control.directives import Directive, is_finished, limits_directive, mode_directive
+from pilothouse_control.directives import (
+    Directive,
+    is_finished,
+    limits_directive,
+    mode_directive,
+    reason_to_go_on,
+)
 
 SHOWN = 20
 """Runs that are listed before a person is asked; of more the rest is counted."""
@@ -82,13 +88,20 @@ def direct_all(
         agree(_shown(fleet, runs), question, f"pilothouse {verb.name}", is_agreed=is_agreed)
     done = verb.done if wait else f"told to {verb.name}"
     with Count(len(runs), frozenset({"Landed", "Asked"}), done) as count:
-        orders = [Order(run, verb.directive) for run in runs]
+        orders = [Order(run, _directive_for(run, verb)) for run in runs]
         outcomes = carry_out(fleet, orders, Wait(timeout if wait else 0.0, choice.selector), count.take)
     _report(fleet, verb, outcomes, output)
     say(count.text())
     if verb.name == "abort" and choice.is_all:
         say(_how_to_suspend(place))
     return worst_exit(outcomes, HARMLESS)
+
+
+def _directive_for(run: AgentRun, verb: Verb) -> Directive:
+    """Return the directive for one run: one that the barrier holds may need a reason, for a Run to be seen."""
+    asked = verb.directive.patch.get("control") or {}
+    reason = reason_to_go_on(run) if asked.get("mode") == "Run" and not asked.get("reason") else None
+    return verb.directive if reason is None else mode_directive("Run", reason)
 
 
 def is_meant(run: AgentRun, choice: Choice) -> bool:
