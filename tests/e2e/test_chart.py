@@ -72,7 +72,9 @@ def test_who_approves_and_limits_is_bound_by_name_and_nothing_else_can_do_so() -
         for role in roles
     }
 
-    assert {role["metadata"]["name"] for role in deciding} == {"pilothouse-approver", "pilothouse-limiter"}
+    # The operator API patches with its own account, and asks for both verbs of its callers.
+    want = {"pilothouse-approver", "pilothouse-limiter", "pilothouse-api"}
+    assert {role["metadata"]["name"] for role in deciding} == want
     assert {name: to for name, to in aggregated.items() if to} == {
         f"pilothouse-{to}": [to] for to in ("view", "edit", "admin")
     }
@@ -97,6 +99,7 @@ def test_crds_are_kept_when_the_release_is_removed() -> None:
         *("operator.replicas=9", 'operator.imgae="x"', "ceilings.costBudgetUSD=0.5", 'watchNamespaces="default"'),
         *('redis.url="redis://user:password@redis"', 'redis.maxMemory="lots"', "redis.keepDays=0"),
         *('runner.telemetry.endpoint="collector:4318"', 'runner.telemetry.env={"PATH": "/"}'),
+        *("api.replicas=0", "api.mostStreams=0", 'api.logLevel="loud"', 'api.image="x"'),
         *('judge.models=[{"name":"a"}]', 'judge.models=[{"name":"a","model":"scripted"}]', "judge.replicas=0"),
         'judge.models=[{"name":"a","model":"openai/x","script":"turns: []"}]',
         'judge.models=[{"name":"a","model":"openai/x","apiBase":"https://me:secret@x"}]',
@@ -144,7 +147,10 @@ def test_every_namespace_of_runs_has_a_user_of_redis_with_the_password_of_its_se
         login = secrets[f"{namespace}/pilothouse-redis"]["stringData"]
         hashed = hashlib.sha256(login["password"].encode()).hexdigest()
         assert f"user {login['username']} on #{hashed} resetchannels ~ns:{namespace}:* -@all" in users
-    assert len({secret["stringData"]["password"] for secret in secrets.values()}) == 4
+    login = secrets["/pilothouse-redis-api"]["stringData"]
+    hashed = hashlib.sha256(login["password"].encode()).hexdigest()
+    assert f"user api on #{hashed} resetchannels %R~ns:* -@all +xrange +xrevrange +xread" in users
+    assert len({secret["stringData"]["password"] for secret in secrets.values()}) == 5
 
 
 def operator_environment(objects: list[dict[str, Any]]) -> dict[str, str]:
@@ -194,6 +200,45 @@ def test_redis_without_a_volume_is_on_an_emptydir() -> None:
 def test_two_places_for_journals_are_refused(settings: tuple[str, ...], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         render(*settings)
+
+
+def test_the_operator_api_is_the_golden_one(golden: Golden) -> None:
+    objects = render("api.networkPolicy.enabled=true", 'api.tlsSecret="api-tls"', "api.podMonitor.enabled=true")
+    text = yaml.safe_dump_all([one for one in objects if one["metadata"]["name"].startswith("pilothouse-api")])
+
+    golden.check(GOLDEN / "api.yaml", text)
+
+
+def test_the_operator_api_may_not_write_redis_and_has_the_users_own_login() -> None:
+    pod = pod_of(render(), "pilothouse-api")
+
+    assert {volume["name"]: volume.get("secret") for volume in pod["volumes"]} == {
+        "tmp": None,
+        "redis": {"secretName": "pilothouse-redis-api"},
+    }
+    assert "redis" not in str(pod_of(render("redis.enabled=false"), "pilothouse-api")["volumes"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_installed"),
+    [
+        ((), True),
+        (("api.enabled=false",), False),
+        (("namespaced=true",), False),
+        (("namespaced=true", "api.reviewRights=false"), True),
+    ],
+)
+def test_the_operator_api_is_installed_where_it_can_know_its_callers(
+    settings: tuple[str, ...], is_installed: bool
+) -> None:
+    objects = render(*settings)
+
+    assert ("/pilothouse-api" in named(objects, "Deployment")) is is_installed
+    assert ("/pilothouse-redis-api" in named(objects, "Secret")) is is_installed
+    if "namespaced=true" in settings:
+        assert not [
+            one for one in objects if "api" in one["metadata"]["name"] and one["kind"].startswith("ClusterRole")
+        ]
 
 
 KEY = '"apiKeySecretRef":{"name":"judge-key","key":"token"}'

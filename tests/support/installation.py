@@ -160,7 +160,14 @@ def install(cluster: ForeignCluster, built: dict[str, dict[str, str]]) -> Instal
         *("--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "3m"),
         *("--set", f"operator.image={images['operator']}", "--set", f"runner.image={images['runner']}"),
         *("--set", f"redis.image={images['redis']}"),
-        *("--set-json", f"judge.models={json.dumps(JUDGE_MODELS)}", "--set", "judge.replicas=1"),
+        *(
+            "--set-json",
+            f"judge.models={json.dumps(JUDGE_MODELS)}",
+            "--set",
+            "judge.replicas=1",
+            "--set",
+            "api.replicas=1",
+        ),
         timeout=240,
     )
     installation = Installation(cluster, images)

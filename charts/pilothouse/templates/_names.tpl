@@ -47,6 +47,14 @@ app.kubernetes.io/component: operator
 {{- define "pilothouse.apiName" -}}
 {{ .Release.Name }}-api
 {{- end }}
+{{- /* Whether the operator API is installed: to know its callers it needs a right that no namespace can give. */ -}}
+{{- define "pilothouse.apiInstalled" -}}
+{{- if and .Values.api.enabled (not (and .Values.namespaced .Values.api.reviewRights)) }}true{{ end }}
+{{- end }}
+{{- /* What it asks of Redis, on the keys of all namespaces: nothing is written. */ -}}
+{{- define "pilothouse.apiRedisRules" -}}
+resetchannels %R~ns:* -@all +xrange +xrevrange +xread
+{{- end }}
 {{- define "pilothouse.apiSelector" -}}
 app.kubernetes.io/name: pilothouse
 app.kubernetes.io/instance: {{ .Release.Name }}

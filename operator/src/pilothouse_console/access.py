@@ -28,6 +28,8 @@ RIGHT_SECONDS = 10.0
 """How long an answer on a right holds."""
 REFUSED_SECONDS = 3.0
 """The same of an answer that was no: who is given a right does not want to wait."""
+AT_ONCE = 16
+"""Reviews under way at once: a storm of made-up tokens leaves connections for everything else."""
 MOST_TOKENS = 4096
 MOST_RIGHTS = 20_000
 LONGEST_TOKEN = 16 * 1024
@@ -58,6 +60,7 @@ class Access:
         self._client = client
         self._tokens: Answers[Caller | None] = Answers(MOST_TOKENS, monotonic)
         self._rights: Answers[bool] = Answers(MOST_RIGHTS, monotonic)
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def identify(self, token: str) -> Caller | None:
         """Return whose token it is, None for one that is not valid. Raises Problem where nobody can tell."""
@@ -99,7 +102,8 @@ class Access:
     async def _ask(self, resource: Any, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
         try:
-            raw = await self._client.create(resource, None, body)
+            async with self._turns:
+                raw = await self._client.create(resource, None, body)
         except Throttled as error:
             raise away("the API server has too much to do to say who you are", error.retry_after) from None
         except Forbidden:

@@ -146,5 +146,5 @@ class Result(Shown):
     """Length of its JSON."""
     digest: str | None = None
     """SHA-256 of its JSON, of one that is kept by reference."""
-    result: dict[str, JsonValue]
+    result: dict[str, Any]
     """The result."""

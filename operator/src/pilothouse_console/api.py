@@ -34,7 +34,7 @@ from pilothouse_console.orders import (
     plan_order,
 )
 from pilothouse_console.picture import Entry, Picture
-from pilothouse_console.problems import PROBLEM_JSON, TITLES, Problem, ProblemDetails, WrongField, away
+from pilothouse_console.problems import PROBLEM_JSON, TITLES, AnyJson, Problem, ProblemDetails, WrongField, away
 from pilothouse_console.redis_store import RedisAway, RedisStore
 from pilothouse_console.results import read_result
 from pilothouse_console.rights import Guard
@@ -161,31 +161,31 @@ def _add_reads(app: FastAPI, services: Services) -> None:
 
 
 def _add_story(app: FastAPI, services: Services) -> None:
-    @app.get(f"{RUN_PATH}/trace", responses=_refusals(404, 422), response_model_exclude_none=True)
-    async def get_trace(caller: CallerOf, namespace: str, name: str, query: Annotated[TraceQuery, Query()]) -> Trace:
+    @app.get(f"{RUN_PATH}/trace", response_model=Trace, responses=_refusals(404, 422))
+    async def get_trace(caller: CallerOf, namespace: str, name: str, query: Annotated[TraceQuery, Query()]) -> Response:
         """Show what happened: the runner's frames and what supervision did, by time."""
         entry = await services.guard.seen(caller, namespace, name)
         frames, origin = await _read_frames(services, entry, query.limit)
         status = entry.read().get("status") or {}
-        return Trace(items=merge(frames, status.get("supervision")), origin=origin)
+        return _any_json(Trace(items=merge(frames, status.get("supervision")), origin=origin))
 
-    @app.get(f"{RUN_PATH}/observations", responses=_refusals(404, 422), response_model_exclude_none=True)
+    @app.get(f"{RUN_PATH}/observations", response_model=Looks, responses=_refusals(404, 422))
     async def get_observations(
         caller: CallerOf, namespace: str, name: str, query: Annotated[NoQuery, Query()]
-    ) -> Looks:
+    ) -> Response:
         """Show what supervision saw of a run, for a replay with another supervisor."""
-        return await read_looks(await services.guard.seen(caller, namespace, name), services.store)
+        return _any_json(await read_looks(await services.guard.seen(caller, namespace, name), services.store))
 
-    @app.get(f"{RUN_PATH}/results/{{result_id}}", responses=_refusals(404, 410, 413, 422))
+    @app.get(f"{RUN_PATH}/results/{{result_id}}", response_model=Result, responses=_refusals(404, 410, 413, 422))
     async def get_result(
         caller: CallerOf, namespace: str, name: str, result_id: str, query: Annotated[NoQuery, Query()]
-    ) -> Result:
+    ) -> Response:
         """Show the result of a run, a large one too."""
         entry = await services.guard.seen(caller, namespace, name)
-        return await read_result(entry, result_id, services.store)
+        return _any_json(await read_result(entry, result_id, services.store))
 
     events: dict[int | str, dict[str, Any]] = {
-        200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": _EVENT}}},
         204: {"description": "There is no more"},
     }
     refusals = _refusals(404, 422)
@@ -210,6 +210,21 @@ def _add_story(app: FastAPI, services: Services) -> None:
             raise away("there are as many event streams open as this process serves", 30)
         viewer = Viewer(services.access, request.state.token, caller, entry.key)
         return EventStream(services.streams, viewer, entry, last_event_id, services.metrics, services.heartbeat_seconds)
+
+
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"enum": ["run", "frame", "gap", "end"]},
+        "data": {"type": "string", "description": "JSON: of run a RunSummary, of frame the frame."},
+        "id": {"type": "string", "description": "Send the last one as Last-Event-ID to go on behind it."},
+    },
+}
+
+
+def _any_json(answer: Trace | Result | Looks) -> Response:
+    """Return the answer with what runs wrote, whatever that is."""
+    return AnyJson(answer.model_dump(by_alias=True, exclude_none=True))
 
 
 async def _read_frames(

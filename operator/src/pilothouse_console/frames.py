@@ -111,6 +111,6 @@ def read_frame(text: bytes) -> dict[str, Any]:
     """Return a frame out of the stream; one that is no JSON object is said to be lost."""
     try:
         frame = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         frame = None
     return frame if isinstance(frame, dict) else {"kind": "Lost", "turn": 0}

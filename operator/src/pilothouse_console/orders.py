@@ -3,11 +3,12 @@
 The same values come over HTTP and over the control channel of a fleet.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
 from pilothouse_api.names import fit
@@ -67,6 +68,15 @@ class ApprovalOrder(Order):
     """Arguments that are taken away."""
     reason: Line | None = None
     """Why; the model is told on Deny."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_json(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except ValueError:
+            raise ValueError("NaN, Infinity and halves of surrogate pairs are no JSON that can be kept") from None
+        return value
 
 
 class LimitsOrder(RunLimits):

@@ -1,5 +1,6 @@
 """Refusals: one sentence, and what to do next, as problem details (RFC 9457)."""
 
+import json
 from typing import Any
 
 from pydantic import ConfigDict
@@ -22,6 +23,14 @@ TITLES = {
     500: "Fault",
     503: "Not available",
 }
+
+
+class AnyJson(JSONResponse):
+    """JSON that may hold what UTF-8 cannot, as halves of surrogate pairs out of a model's reply or a caller's body."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the text, all of it ASCII."""
+        return json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode("ascii")
 
 
 class WrongField(Shown):
@@ -84,10 +93,10 @@ class Problem(Exception):
         """The HTTP status."""
         return self.details.status
 
-    def response(self) -> JSONResponse:
+    def response(self) -> AnyJson:
         """Return the answer."""
-        body: dict[str, Any] = self.details.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return JSONResponse(body, self.status, self.headers, PROBLEM_JSON)
+        body = self.details.model_dump(by_alias=True, exclude_none=True)
+        return AnyJson(body, self.status, self.headers, PROBLEM_JSON)
 
 
 def not_found(namespace: str, name: str) -> Problem:

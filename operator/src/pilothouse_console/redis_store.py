@@ -10,6 +10,7 @@ from typing import Any
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -41,15 +42,18 @@ class FileLogin(CredentialProvider):
         self._folder = folder
 
     def get_credentials(self) -> tuple[str, str]:
-        """Return both."""
-        user, password = [(self._folder / name).read_text().rstrip("\r\n") for name in ("username", "password")]
+        """Return both; raises ConnectionError where they cannot be read."""
+        try:
+            user, password = [(self._folder / name).read_text().rstrip("\r\n") for name in ("username", "password")]
+        except (OSError, UnicodeDecodeError) as error:
+            raise RedisConnectionError(f"the login of Redis cannot be read: {error}") from error
         return user, password
 
 
 def connect(url: str, login: Path | None, connections: int = MOST_CONNECTIONS) -> "redis.asyncio.Redis":
     """Return a client; nothing is sent yet."""
     options: dict[str, Any] = {}
-    if login is not None and (login / "password").exists():
+    if login is not None:
         options["credential_provider"] = FileLogin(login)
     if url.startswith("rediss"):
         authorities = login / "ca.crt" if login is not None else None

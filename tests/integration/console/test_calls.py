@@ -132,6 +132,9 @@ async def test_a_body_that_is_too_large_or_no_json_is_refused(desk: Desk) -> Non
     path = desk.path(name, "/steer")
     answer = await desk.client.post(path, content=b'{"message": ', headers=desk.headers("patcher"))
     assert answer.status_code == 422
+    for content in (b"[" * 100_000, b'{"\\ud800": 1}', b'{"message": "\\ud800"}', b"\xff"):
+        answer = await desk.client.post(path, content=content, headers=desk.headers("patcher"))
+        assert answer.status_code in (400, 422), content[:20]
 
 
 async def test_an_ended_run_takes_nothing(desk: Desk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import ApprovalDecision
@@ -120,6 +121,12 @@ def test_a_call_is_decided_on_once_unless_the_decision_changed_nothing(
     plan = plan_approval(ApprovalOrder(call_id=call_id), run, snapshot_of(run), "ada")
     got = outcome(plan) if isinstance(plan, Refusal) else (plan.id, plan.taken_back is not None)
     assert got == want
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), [{"a": float("inf")}]])
+def test_arguments_that_are_no_json_are_refused(value: Any) -> None:
+    with pytest.raises(ValidationError, match="no JSON that can be kept"):
+        ApprovalOrder(call_id="t1", arguments={"a": value})
 
 
 def test_a_name_that_is_too_long_is_cut_to_one_that_is_still_its_own() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse_console.listing import Filter, WrongToken, build_page
+from pilothouse_console.problems import AnyJson
 from pilothouse_console.results import Reference, stored_result
 from pilothouse_console.summaries import RunSummary
 from pilothouse_console.traces import merge
@@ -70,6 +71,10 @@ def test_times_that_are_none_and_records_that_are_none_break_nothing() -> None:
     frames: list[Any] = [{"kind": 3, "turn": "x", "time": []}, {}, {"time": "2026-01-01T00:00:01"}]
     assert len(merge(frames, {"actions": ["x", None]})) == 3
     assert len(merge(frames, {"actions": "x"})) == 3
+
+
+def test_an_answer_may_hold_what_utf_8_cannot() -> None:
+    assert AnyJson({"text": "é\ud800"}).body == b'{"text":"\\u00e9\\ud800"}'
 
 
 REFERENCE = {"ref": "journal/result", "bytes": 9000, "digest": "d"}
