@@ -113,7 +113,7 @@ def _spend(account: Account, limits: Limits, *, is_visit: bool) -> tuple[dict[st
     """Return what was used of tokens and money, with the budgets where there are any."""
     budgets = (limits.visit_tokens, limits.visit_cost) if is_visit else (limits.run_tokens, limits.run_cost)
     tokens: dict[str, Any] = {"used": account.used}
-    cost: dict[str, Any] = {"usedUSD": dollars(account.cost)}
+    cost: dict[str, Any] = {"usedUSD": dollars(account.cost)} if account.cost else {}
     if budgets[0] is not None:
         tokens["budget"] = budgets[0]
     if budgets[1] is not None:
