@@ -7,7 +7,8 @@ Landing: so many runs live at once, each with its engine, its run store over TLS
 process. Steer messages are patched at random moments. A directive can land at the first turn boundary after the API
 server has taken it; a boundary is where the last call of a turn ended. What is taken is how much later it landed, by
 the journal (the target is about that), how much later the model was called with it, and how much later a watch of the
-object shows that it landed.
+object shows that it landed. `starved` is how much of the time in which the runners wanted a processor they had none:
+where it is high, the figures tell of the machine.
 
 Watching: 1,000 live runs under four supervisors; their snapshots come from a process of its own at a given rate, and
 one run in twenty gives a rule cause to steer it. What is taken is the operator's: processor and memory by /proc, its
@@ -45,7 +46,7 @@ from pilothouse_runner.adapters.redis_journal import RedisJournal
 from support.cluster import LocalCluster, entered, fresh_cluster
 from support.redis_server import RedisServer
 
-TURN_SECONDS = {1: 0.3, 50: 1.0, 200: 4.0}
+TURN_SECONDS = {1: 0.3, 50: 4.0, 200: 10.0}
 """Mean length of a turn by the number of live runs: the machine shall have time left, as one with models behind it."""
 RUNS_A_PROCESS = 50
 PATCHES_A_SECOND = 10.0
@@ -56,6 +57,7 @@ EMPTY_MEMORY, LIVE_MEMORY = 100.0, 150.0
 PATIENCE_SECONDS = 600.0
 SETTLE_SECONDS = 5.0
 
+MOST_WAITED_PERCENT = 50.0
 LONG_LEASE = {"LEASE_SECONDS": "300", "RENEW_SECONDS": "240"}
 """It has no rival, and a machine that is busy with others must not end it."""
 
@@ -219,6 +221,12 @@ async def read_operator(operator: OperatorProcess) -> Reading:
     return Reading(at, processor, memory, requests, metrics)
 
 
+def read_schedule(processes: Sequence[subprocess.Popen[str]]) -> tuple[float, float]:
+    """Return how long processes have run, and how long they have waited for a processor, in seconds."""
+    both = [Path(f"/proc/{one.pid}/schedstat").read_text().split() for one in processes]
+    return sum(int(one[0]) for one in both) / 1e9, sum(int(one[1]) for one in both) / 1e9
+
+
 def read_process(pid: int) -> tuple[float, float]:
     """Return the processor seconds of a process and its resident MiB."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -269,6 +277,8 @@ class LandingFigures:
     called_p99: float
     shown_p50: float
     shown_p99: float
+    runner_ms_a_turn: float
+    waited_percent: float
     operator_processor_percent: float
     operator_memory: float
 
@@ -316,7 +326,7 @@ async def steer_at_random(stage: Stage, shown: Shown, count: int, samples: int, 
     async def have_landed() -> bool:
         return not any(is_open(run) for run in newest)
 
-    await eventually(have_landed, 60)
+    await eventually(have_landed, PATIENCE_SECONDS)
     return directives
 
 
@@ -383,8 +393,10 @@ async def measure_landing(bench: Bench, count: int, samples: int) -> LandingFigu
 
             await eventually(all_walk, PATIENCE_SECONDS)
             before, began = await read_operator(operator), time.time()
+            runners = read_schedule(bench.cells)
             directives = await steer_at_random(stage, shown, count, samples, random.Random(count))
             after, ended = await read_operator(operator), time.time()
+            runners = tuple(now - then for now, then in zip(read_schedule(bench.cells), runners, strict=True))
         finally:
             watch.cancel()
         runs = {run["metadata"]["name"]: run for run in await stage.runs()}
@@ -399,9 +411,16 @@ async def measure_landing(bench: Bench, count: int, samples: int) -> LandingFigu
     }
     used = 100 * (after.processor - before.processor) / span
     return LandingFigures(
-        count, turn_seconds, turns / span, len(landings), **spread, operator_processor_percent=used,
+        count,
+        turn_seconds,
+        turns / span,
+        len(landings),
+        **spread,
+        runner_ms_a_turn=1000 * runners[0] / max(1, turns),
+        waited_percent=100 * runners[1] / max(0.001, sum(runners)),
+        operator_processor_percent=used,
         operator_memory=after.memory,
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------- watching
@@ -579,15 +598,25 @@ def print_landing(figures: Sequence[LandingFigures]) -> None:
     print("\npatch → landed beyond the turn boundary, ms (p50 / p99)")
     print(
         f"{'runs':>5} {'turn':>6} {'turns/s':>8} {'samples':>8} {'patch taken':>16} {'landed':>16} {'model called':>16}"
-        f" {'shown':>16}"
+        f" {'shown':>16} {'starved':>8}"
     )
     for one in figures:
         cells = [f"{getattr(one, f'{what}_p50'):.1f} / {getattr(one, f'{what}_p99'):.1f}" for what in WHAT]
         print(
             f"{one.runs:5} {one.turn_seconds:5.1f}s {one.turns_a_second:8.1f} {one.samples:8}"
-            f"{''.join(f' {cell:>16}' for cell in cells)}",
+            f"{''.join(f' {cell:>16}' for cell in cells)} {one.waited_percent:7.0f}%",
             flush=True,
         )
+
+
+def say_starved(figures: Sequence[LandingFigures]) -> None:
+    """Say where the runners have waited for a processor more than they have run: figures then tell of the machine."""
+    for one in figures:
+        if one.waited_percent > MOST_WAITED_PERCENT:
+            print(
+                f"{one.runs} live runs: their processes had no processor for {one.waited_percent:.0f} % of the time in"
+                " which they wanted one; measure on a machine that has nothing else to do"
+            )
 
 
 def print_watching(empty: float, figures: Sequence[WatchingFigures]) -> None:
@@ -632,6 +661,7 @@ async def run_bench(cluster: LocalCluster, given: argparse.Namespace) -> bool:
                 for count in given.runs:
                     landing.append(await measure_landing(bench, count, given.samples))
                     print_landing(landing)
+                say_starved(landing)
                 result["landing"] = [asdict(one) for one in landing]
                 for one in landing:
                     what = f"landed beyond the turn boundary, {one.runs} live runs"
