@@ -219,6 +219,42 @@ def test_the_operator_api_may_not_write_redis_and_has_the_users_own_login() -> N
     assert "redis" not in str(pod_of(render("redis.enabled=false"), "pilothouse-api")["volumes"])
 
 
+def test_a_fleet_gives_the_operator_api_its_redis_its_name_and_its_key() -> None:
+    fleet = ('fleet.redisUrl="rediss://fleet.example:7000"', 'fleet.cluster="a"', 'fleet.loginSecret="fleet-login"')
+    objects = render(*fleet, "api.networkPolicy.enabled=true")
+    pod = pod_of(objects, "pilothouse-api")
+    (container,) = pod["containers"]
+    env = {one["name"]: one["value"] for one in container["env"] if "_FLEET_" in one["name"]}
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    secrets = {one["name"]: one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one}
+    assert env == {
+        "PILOTHOUSE_API_FLEET_REDIS_URL": "rediss://fleet.example:7000",
+        "PILOTHOUSE_API_FLEET_CLUSTER": "a",
+        "PILOTHOUSE_API_FLEET_KEY": f"{mounts['fleet']}/key",
+        "PILOTHOUSE_API_FLEET_REDIS_LOGIN": mounts["fleet-redis"],
+    }
+    assert (secrets["fleet"], secrets["fleet-redis"]) == ("pilothouse-fleet", "fleet-login")
+    (policy,) = [
+        one for one in objects if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "pilothouse-api"
+    ]
+    assert {"ports": [{"port": 7000, "protocol": "TCP"}]} in policy["spec"]["egress"]
+    assert "fleet" not in str(pod_of(render(), "pilothouse-api"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ('fleet.redisUrl="redis://r:6379"',),
+        ('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', 'fleet.keySecret=""'),
+        ('fleet.redisUrl="redis://me:secret@r:6379"', 'fleet.cluster="a"'),
+        ('fleet.cluster="A"',),
+    ],
+)
+def test_a_fleet_without_a_name_or_a_key_is_refused(settings: tuple[str, ...]) -> None:
+    with pytest.raises(AssertionError, match="schema"):
+        render(*settings)
+
+
 @pytest.mark.parametrize(
     ("settings", "is_installed"),
     [
