@@ -102,14 +102,14 @@ test-unit: .venv/.dev ## Pure functions, ports, command line
 test-integration: .venv/.dev ## On a real control plane
 	@hack/cluster/install-deps
 	@hack/cluster/build control-plane
-	@$(PYTEST) tests/integration
+	@$(PYTEST) tests/integration --timeout 300
 
 .PHONY: test-e2e
 test-e2e: .venv/.dev ## On a real node, installed by Helm (PILOTHOUSE_KUBECONFIG=… for your own cluster)
 	@hack/cluster/install-deps
 	@hack/cluster/build node
 	@hack/images/build all >/dev/null
-	@$(PYTEST) tests/e2e
+	@$(PYTEST) tests/e2e --timeout 600
 
 .PHONY: chaos
 chaos: .venv/.dev ## Kill everything at random: is anything lost or done twice? (LEVEL=plane|node KILLS=500 SEED=… ONLY=run)
@@ -158,3 +158,8 @@ bench-control: .venv/.dev ## Patch to landing, and what 1,000 watched runs cost 
 	@hack/cluster/install-deps
 	@hack/cluster/build control-plane
 	@PYTHONPATH=tests $(BIN)/python hack/bench/control.py $(if $(PART),--part $(PART))
+
+.PHONY: bench-streams
+bench-streams: .venv/.dev ## What 2,000 idle viewers cost the operator API
+	@hack/cluster/install-deps redis
+	@PYTHONPATH=tests $(BIN)/python hack/bench/event_streams.py
