@@ -14,6 +14,7 @@ import structlog
 
 from pilothouse_api.names import FIELD_MANAGER_OPERATOR, short_hash
 from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, AgentRunStatus, SupervisionAction
+from pilothouse_control.supervision import identity_of
 from pilothouse_kubernetes.client import EVENTS, AlreadyExists, ApiError, KubernetesClient
 from pilothouse_operator.conditions import find_condition, format_time, is_true, parse_time
 from pilothouse_operator.metrics import Metrics
@@ -78,7 +79,7 @@ def _plan_phase_events(old: AgentRunStatus, new: AgentRunStatus, turn: int) -> I
 
 def draft_intervention(action: SupervisionAction) -> EventDraft | None:
     """Return the Event of an intervention, None for one that is not settled or that another one outweighed."""
-    once = f"{action.id}/{action.action}/{action.supervisor_uid}"
+    once = "/".join(map(str, identity_of(action)))
     if action.state == "Done":
         kind, reason = INTERVENTIONS[action.action]
         return EventDraft(kind, reason, describe(action), once)

@@ -210,6 +210,7 @@ class LocalSupervision:
         version = raw["metadata"].get("resourceVersion")
         if plan.is_changed and not self._write(version, plan):
             return True
+        self.unapplied |= frozenset(plan.intended)
         self.verdicts = {uid: it for uid, it in self.verdicts.items() if verdicts.get(uid) is not it}
         self.next_look = plan.next_look
         self._say(plan)

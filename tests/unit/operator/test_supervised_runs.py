@@ -45,6 +45,7 @@ class FakeServer:
         self.writes: list[str] = []
         self.refuses: list[Exception] = []
         self.before_patch: list[Raw] = []
+        self.behind_status: list[Raw] = []
 
     def put(self, raw: Raw) -> Raw:
         metadata = raw["metadata"]
@@ -75,7 +76,8 @@ class FakeServer:
             else:
                 status[field] = operation["value"]
         self.writes.append("status")
-        return self.put({**self.raw, "status": status})
+        written = self.put({**self.raw, "status": status})
+        return self.steer(**self.behind_status.pop()) if self.behind_status else written
 
     async def merge_patch(
         self, resource: Any, namespace: str, name: str, patch: Raw, *, field_manager: str = ""
@@ -316,6 +318,27 @@ async def test_something_else_that_was_written_first_is_looked_at_before_the_dir
     assert list(raw["spec"]["control"]["steer"]) == ["a1"]
     raw = await operator.look(3)
     assert actions(raw) == [("Pause", "Done", None)]
+
+
+async def test_what_a_person_writes_behind_the_intent_does_not_disarm_it() -> None:
+    operator = await watched(a_supervisor(**PAUSES))
+    operator.server.report(**a_turn(1))
+    operator.server.behind_status = [{"steer": {"mine": {"message": "Hurry."}}}]
+    raw = await operator.look()
+    assert raw["spec"]["control"]["mode"] == "Pause"
+    assert operator.events == ["SupervisorPaused"]
+
+
+async def test_a_pause_that_is_said_anew_in_the_same_turn_is_told_anew() -> None:
+    spent = {"name": "spent", "when": "Expression", "expression": {"cel": "run.turn >= 1"}, "then": "Pause"}
+    operator = await watched(a_supervisor(rules=[spent]))
+    operator.server.report(**a_turn(1))
+    await operator.look()
+    operator.server.steer(mode="Run", reason="go on")
+    operator.server.report(**a_turn(1, visit=2, journalLength=99))
+    raw = await operator.look()
+    assert raw["spec"]["control"]["mode"] == "Pause"
+    assert operator.events == ["SupervisorPaused", "SupervisorPaused"]
 
 
 async def test_a_directive_that_comes_after_finish_is_superseded() -> None:

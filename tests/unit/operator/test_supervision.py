@@ -267,6 +267,16 @@ def test_each_intervention_has_one_event(state: str, kind: str, want: tuple[str,
     assert (draft and (draft.type, draft.reason)) == want
 
 
+def test_a_word_that_is_said_anew_in_the_same_turn_has_an_event_of_its_own() -> None:
+    said = [
+        action("Done", visit=1, generation=2),
+        action("Done", visit=2, generation=2),
+        action("Done", visit=2, generation=3),
+    ]
+    drafts = [draft_intervention(SupervisionAction.model_validate(one)) for one in said]
+    assert len({draft.once for draft in drafts if draft is not None}) == 3
+
+
 def test_a_process_that_starts_tells_again_what_its_forerunner_may_not_have_told() -> None:
     told = [action("Done"), action("Intended", "Steer"), action("Done", "Abort", time=text(ago(3600)))]
     actions = [SupervisionAction.model_validate(one) for one in told]

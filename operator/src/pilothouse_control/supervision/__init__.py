@@ -4,6 +4,7 @@ Whoever hosts runs (the operator, `pilothouse run`) gathers a `SupervisionView`,
 the `SupervisionPlan` says; nothing here reads, writes or waits.
 """
 
+from pilothouse_control.supervision.acting import identity_of
 from pilothouse_control.supervision.bindings import Binding, Bindings, find_bound
 from pilothouse_control.supervision.observing import observe
 from pilothouse_control.supervision.planning import plan_supervision
@@ -34,6 +35,7 @@ __all__ = [
     "SupervisionPlan",
     "SupervisionView",
     "find_bound",
+    "identity_of",
     "observe",
     "plan_supervision",
 ]

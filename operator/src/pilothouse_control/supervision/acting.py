@@ -72,6 +72,16 @@ def action_id(finding: Finding, turn: int) -> str:
     return names.fit(f"sup-{turn:06d}-{finding.binding.name}-{finding.rule}", MAX_ID)
 
 
+def identity_of(action: SupervisionAction) -> tuple[str | int, ...]:
+    """Return what tells an intervention from any other one of its run.
+
+    A message has its id, under which it lands once. A mode may be set anew in the same turn: in the next visit, which
+    begins at the turn that ended the last one, and by a supervisor that was changed.
+    """
+    who = (action.id, action.action, action.supervisor_uid)
+    return who if action.action == "Steer" else (*who, action.visit, action.generation)
+
+
 def one_line(text: str) -> str:
     """Return a text on one line, no longer than a line of the API may be."""
     line = " ".join(text.split())

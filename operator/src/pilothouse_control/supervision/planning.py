@@ -26,6 +26,7 @@ from pilothouse_control.supervision.acting import (
     Standing,
     build_directive,
     choose,
+    identity_of,
     intend,
     land,
     note_barrier,
@@ -94,9 +95,11 @@ def plan_supervision(view: SupervisionView) -> SupervisionPlan:
     )
     is_changed = before is None or record != old
     intents = [action for action in actions if action.state == INTENDED]
+    known = {identity_of(action) for action in old.actions}
     return SupervisionPlan(
         record=record,
         is_changed=is_changed,
+        intended=tuple(action.id for action in intents if identity_of(action) not in known),
         directive=None if is_changed else build_directive(intents, Standing.of(view), record.supervisors.values()),
         asks=tuple(look.ask for look in looks if look.ask is not None),
         acted=acted,
@@ -231,12 +234,8 @@ def _act(
         actions += intend(findings, view.snapshot, standing.generation, view.now)
     actions += _barrier_actions(view, old, looks)
     actions = land(weigh(actions, standing.room), view.snapshot)
-    settled = {(action.id, action.action, action.supervisor_uid) for action in old.actions if action.state != INTENDED}
-    acted = (
-        action
-        for action in actions
-        if action.state != INTENDED and (action.id, action.action, action.supervisor_uid) not in settled
-    )
+    settled = {identity_of(action) for action in old.actions if action.state != INTENDED}
+    acted = (action for action in actions if action.state != INTENDED and identity_of(action) not in settled)
     return trim(actions), tuple(acted)
 
 

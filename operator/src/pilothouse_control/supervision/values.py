@@ -48,8 +48,8 @@ class SupervisionView:
     hand, nothing is judged. `bound` is what `find_bound` found, by uid. `judges` tells of each bound one with a judge
     whether it can be asked; one that is not told of yet is waited for, like one that is still being asked.
     `verdicts` came since the last record was written; `underway` are the uids whose verdict this process waits for.
-    `unapplied` are ids of actions whose patch is known not to have been made, because something else was written first
-    (409); `refused` are those whose patch the API server refuses for good (422).
+    `unapplied` are ids of actions whose patch is known not to have been made: this host has recorded the intent and
+    patched nothing yet, or something else was written first (409); `refused` are those whose patch the API server refuses for good (422).
     """
 
     run: AgentRun
@@ -115,13 +115,15 @@ class SupervisionPlan:
 
     1. Write `record` to `status.supervision` if `is_changed`; it and what follows is good only for the view's
        resourceVersion. Once it stands, tell `acted` (one Event each; by its `state`), `failures` and `log`, which
-       are new with it, and start `asks`, which may also be there where nothing was to be written.
+       are new with it, and start `asks`, which may also be there where nothing was to be written. `intended` are the
+       ids of intents that are new with it: nobody has patched them before this host does.
     2. Where nothing was to be written, patch `directive`.
     3. Look again after each write, at each change of the run, with each verdict, and at `next_look`.
     """
 
     record: Supervision | None
     is_changed: bool = False
+    intended: tuple[str, ...] = ()
     directive: Directive | None = None
     asks: tuple[JudgeAsk, ...] = ()
     acted: tuple[SupervisionAction, ...] = ()

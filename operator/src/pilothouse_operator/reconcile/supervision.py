@@ -25,6 +25,7 @@ from pilothouse_control.supervision import (
     JudgeUnavailable,
     SupervisionView,
     find_bound,
+    identity_of,
     plan_supervision,
 )
 from pilothouse_kubernetes.client import AGENTRUNS, SUPERVISORS, Conflict, Invalid, NotFound, Raw
@@ -172,6 +173,7 @@ class Supervision:
             return False
         if not self._keep(memory, raw, view, watch):
             return False
+        memory.unapplied |= frozenset(watch.plan.intended)
         self._tell(key, raw, view, watch, memory)
         uid = view.run.metadata.uid or ""
         self._desk.judges.take(uid, watch.verdicts)
@@ -198,7 +200,7 @@ class Supervision:
         if not memory.is_told:
             told = [*recent_interventions(watch.record.actions, desk.now()), *told]
             memory.is_told = True
-        for action in {(one.id, one.action, one.supervisor_uid): one for one in told}.values():
+        for action in {identity_of(one): one for one in told}.values():
             draft = draft_intervention(action)
             if draft is not None:
                 desk.events.post(build_event(raw, draft, desk.now()))

@@ -80,6 +80,33 @@ def test_a_rule_fires_once_in_a_visit_and_again_in_the_next() -> None:
     assert [action.visit for action in world.record.actions] == [1, 2]
 
 
+def test_a_word_that_is_said_anew_in_the_same_turn_is_told_and_counted_anew() -> None:
+    spent = {"name": "spent", "when": "Expression", "expression": {"cel": "run.spend.used > 10"}, "then": "Pause"}
+    world = World([a_guard("guard", spent)])
+    world.settle(a_snapshot(3, tokens={"used": 11}))
+    world.person(mode="Run", reason="go on")
+    world.settle(a_snapshot(3, tokens={"used": 11}, visit=2, journalLength=40))
+    world.person(mode="Run", reason="go on, I say")
+    world.supervisors = [a_guard("guard", {**spent, "expression": {"cel": "run.spend.used > 9"}}, generation=2)]
+    world.settle()
+    assert world.control["mode"] == "Pause"
+    assert [(one.state, one.visit, one.generation) for one in world.acted] == [
+        ("Done", 1, 1),
+        ("Done", 2, 1),
+        ("Done", 2, 2),
+    ]
+    assert world.record.supervisors["uid-guard"].actions.pause == 3
+
+
+def test_a_message_that_stands_is_told_once_though_the_next_visit_begins_at_its_turn() -> None:
+    rule = {"name": "nudge", "when": "Expression", "expression": {"cel": "run.turn >= 3"}, "then": "Steer"}
+    world = World([a_guard("guard", rule)])
+    world.settle(a_snapshot(3))
+    world.settle(a_snapshot(3, visit=2, journalLength=40))
+    assert list(world.control["steer"]) == ["sup-000003-guard-nudge"]
+    assert len(world.acted) == 1
+
+
 def test_a_rule_that_was_changed_is_another_rule() -> None:
     world = World([a_guard("guard", PAUSE)])
     world.settle(calling(3, 3))
@@ -106,10 +133,20 @@ def test_a_person_who_changes_something_else_first_does_not_disarm_a_pause() -> 
     world.snapshot = calling(3, 3)
     world.look()
     world.person(steer={"hello": {"message": "hello"}})
-    world.unapplied = frozenset({"sup-000003-guard-loop"})
     world.settle()
     assert world.control["mode"] == "Pause"
     assert world.states == [("Pause", "Done")]
+
+
+def test_a_host_that_did_not_see_its_forerunner_die_leaves_a_changed_run_to_the_person() -> None:
+    world = World([a_guard("guard", PAUSE)])
+    world.snapshot = calling(3, 3)
+    world.look()
+    world.die()
+    world.person(steer={"hello": {"message": "hello"}})
+    world.settle()
+    assert "mode" not in world.control
+    assert world.states == [("Pause", "Superseded")]
 
 
 def test_an_abort_is_patched_until_it_stands() -> None:

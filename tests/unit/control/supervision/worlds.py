@@ -149,6 +149,7 @@ class World:
             Supervision.model_validate(raw)
             self.raw = {**self.raw, "status": {**self.raw["status"], "supervision": raw}}
             self.verdicts = {}
+            self.unapplied |= frozenset(plan.intended)
             if dies_before == "asks":
                 self.die()
                 return plan
@@ -157,6 +158,7 @@ class World:
         self.underway |= {ask.uid: ask for ask in plan.asks}
         if not plan.is_changed and plan.directive is not None:
             self.patches.append(plan.directive.patch)
+            self.unapplied -= frozenset(plan.directive.actions)
             self._patch(plan.directive.patch)
             if dies_before == "done":
                 self.die()
