@@ -158,11 +158,11 @@ class LocalSupervision:
             version = self._version()
             is_time = self.next_look is not None and datetime.now(UTC) >= self.next_look
             if version != seen or self.verdicts or is_time:
+                seen = version  # of before the look: another process may write behind it
                 try:
                     self.look()
                 except RunIsGone:
                     return
-                seen = self._version()
             await asyncio.sleep(LOOK_SECONDS)
 
     def say_unready(self) -> None:

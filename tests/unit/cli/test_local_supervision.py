@@ -132,6 +132,26 @@ def test_a_write_that_comes_between_is_not_overwritten(tmp_path: Path, monkeypat
     assert stage.states == [("Pause", "Done")]
 
 
+def test_a_write_that_comes_just_behind_a_look_is_looked_at(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, a_guard())
+    look, published = stage.host.look, calling(3, 3)
+
+    def meddle() -> None:
+        look()
+        if stage.run.status.run != published.to_raw():
+            stage.publish(published)
+
+    async def scene() -> None:
+        told = asyncio.Event()
+        stage.host.look, stage.host.tell = meddle, lambda frame: told.set()  # type: ignore[method-assign]
+        watching = asyncio.create_task(stage.host.watch())
+        await asyncio.wait_for(told.wait(), 5)
+        watching.cancel()
+
+    asyncio.run(scene())
+    assert stage.mode == "Pause"
+
+
 def test_what_the_run_refuses_is_superseded(tmp_path: Path) -> None:
     stage = Stage(tmp_path, a_guard())
     stage.host.look()

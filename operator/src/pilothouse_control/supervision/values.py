@@ -49,7 +49,8 @@ class SupervisionView:
     whether it can be asked; one that is not told of yet is waited for, like one that is still being asked.
     `verdicts` came since the last record was written; `underway` are the uids whose verdict this process waits for.
     `unapplied` are ids of actions whose patch is known not to have been made: this host has recorded the intent and
-    patched nothing yet, or something else was written first (409); `refused` are those whose patch the API server refuses for good (422).
+    patched nothing yet, or something else was written first (409); `refused` are those whose patch the API server
+    refuses for good (422).
     """
 
     run: AgentRun
