@@ -9,7 +9,7 @@ import pytest
 
 from integration.operator.stage import Stage, condition, eventually
 from pilothouse_api import names
-from pilothouse_kubernetes.client import AGENTRUNS, AGENTS, SUPERVISORS, WORKFLOWS, Raw
+from pilothouse_kubernetes.client import AGENTRUNS, AGENTS, WORKFLOWS, Raw
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio
@@ -223,21 +223,3 @@ async def test_an_invalid_workflow_is_stalled_with_its_field(stage: Stage) -> No
 
     stalled = condition(await stage.workflow(), "Stalled")
     assert stalled is not None and "routes" in stalled["message"] and "bad" in stalled["message"]
-
-
-async def test_a_supervisor_says_that_it_does_nothing_yet(stage: Stage) -> None:
-    await stage.operator().start()
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": "Supervisor",
-        "metadata": {"name": "careful"},
-        "spec": {"rules": [{"name": "long", "when": "IterationReached", "iterationReached": {"count": 6}}]},
-    }
-    await stage.api.create(SUPERVISORS, stage.namespace, body)
-
-    async def stalled() -> Raw | None:
-        found = condition(await stage.api.get(SUPERVISORS, stage.namespace, "careful"), "Stalled")
-        return found if found and found["status"] == "True" else None
-
-    found = await eventually(stalled)
-    assert found is not None and "not supported yet" in found["message"]
