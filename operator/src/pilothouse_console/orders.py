@@ -4,6 +4,7 @@ The same values come over HTTP and over the control channel of a fleet.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -18,13 +19,16 @@ from pilothouse_api.v1alpha1.base import JsonObject
 from pilothouse_api.v1alpha1.common import Line
 from pilothouse_api.wake import is_answered
 from pilothouse_control.directives import (
+    MAX_STEERS,
     Directive,
     WrongEdit,
+    answered_steers,
     approval_directive,
     argument_edit,
     is_finished,
     limits_directive,
     mode_directive,
+    prunable_steers,
     reason_to_go_on,
     steer_directive,
 )
@@ -133,19 +137,20 @@ def plan_steer(order: SteerOrder, new_id: str, run: AgentRun, by: str) -> Planne
     if steer_id.startswith(("sup-", "judge-")):
         what = f"the id {steer_id!r} begins with sup- or judge-: those are supervision's"
         return Refusal(422, what, "use another id, or leave it out")
-    directive = steer_directive(steer_id, order.message, fit(by, LONGEST_USER))
     there = run.spec.control.steer if run.spec.control else {}
+    answered = prunable_steers(there, answered_steers(run), OWN_STEER)
+    directive = steer_directive(steer_id, order.message, fit(by, LONGEST_USER), answered)
     known = there.get(steer_id)
     if known is not None and known.message != order.message:
         return Refusal(409, f"the id {steer_id!r} has another message already", "use another id, or leave it out")
-    if known is None and len(there) >= MOST_STEERS:
+    if known is None and len(there) - len(answered) >= MAX_STEERS:
         what = f"run {run.metadata.name} holds {len(there)} steer messages, which is the most"
         return Refusal(409, what, "remove answered ones from spec.control.steer")
     return Planned(steer_id, directive, is_written=known is not None)
 
 
-MOST_STEERS = 64
-"""Messages that `spec.control.steer` holds."""
+OWN_STEER = re.compile(r"api-[0-9a-f]{8}$")
+"""Ids of messages for which nobody named one."""
 
 
 def plan_approval(order: ApprovalOrder, run: AgentRun, snapshot: Snapshot, by: str) -> Planned | Refusal:

@@ -3,7 +3,8 @@
 Everybody who steers goes through here: the command line, the operator API, the mirror of a fleet, supervision.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +65,40 @@ def reason_to_go_on(run: AgentRun) -> str | None:
     return f"resumed at the barrier of turn {snapshot.get('turn', 0)} ({snapshot.get('journalLength', 0)} facts)"
 
 
-def steer_directive(steer_id: str, message: str, by: str | None = None) -> Directive:
-    """Return the directive that hands the model a message, under an id that the run has not seen."""
+MAX_STEERS = 64
+"""How many messages `spec.control.steer` may hold."""
+
+
+def prunable_steers(steers: Collection[str], answered: Collection[str], own: re.Pattern[str]) -> frozenset[str]:
+    """Return ids of messages that their writer takes away, so that there is room for others (supervision.md).
+
+    They are those that the run has answered and whose id the writer (`own`) has made up, once the map is half full.
+    """
+    if 2 * len(steers) < MAX_STEERS:
+        return frozenset()
+    return frozenset(key for key in steers if key in answered and own.match(key))
+
+
+def answered_steers(run: AgentRun) -> frozenset[str]:
+    """Return the ids of messages that the runner says it has answered; nothing where what it says is no snapshot."""
+    control = (run.status.run or {}).get("control")
+    steers = control.get("steer") if isinstance(control, Mapping) else None
+    return frozenset(steers) if isinstance(steers, Mapping) else frozenset()
+
+
+def steer_directive(steer_id: str, message: str, by: str | None = None, taken_away: Collection[str] = ()) -> Directive:
+    """Return the directive that hands the model a message, under an id that the run has not seen.
+
+    `taken_away` are ids of messages that go with it: `prunable_steers`.
+    """
 
     def answer(control: ControlAnswer, generation: int) -> Answer | None:
         landing = control.steer.get(steer_id)
         return Answer(landing.state, landing.turn) if landing else None
 
     text = {"message": message} | ({"by": by} if by else {})
-    return Directive(f"steer {steer_id}", {"control": {"steer": {steer_id: text}}}, answer)
+    steers = {**dict.fromkeys(sorted(taken_away)), steer_id: text}
+    return Directive(f"steer {steer_id}", {"control": {"steer": steers}}, answer)
 
 
 def approval_directive(call_id: str, decision: Mapping[str, Any]) -> Directive:

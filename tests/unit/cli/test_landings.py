@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pilothouse_api.v1alpha1 import AgentRun
-from pilothouse_cli.commands.steering import choose_pending, parse_edit, parse_limits
+from pilothouse_api.v1alpha1.agentrun import Control
+from pilothouse_cli.commands.steering import choose_pending, message_directive, parse_edit, parse_limits
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.runs import wait_for_answer
 from pilothouse_cli.turns import TurnRow
@@ -141,3 +142,13 @@ def test_changes_that_a_merge_patch_cannot_carry_are_refused(text: str) -> None:
 )
 def test_a_null_is_an_argument_that_is_taken_away(text: str | None, remove: tuple[str, ...], want: Any) -> None:
     assert parse_edit(text, remove) == want
+
+
+def test_answered_messages_of_this_command_make_room_for_a_new_one() -> None:
+    steers = {key: {"message": "x"} for key in [f"s-{number:06x}" for number in range(32)] + ["mine"]}
+    run = run_with({"steer": {"s-000001": {"state": "Landed"}, "mine": {"state": "Landed"}}})
+    control = Control.model_validate({"steer": steers})
+    run = run.model_copy(update={"spec": run.spec.model_copy(update={"control": control})})
+    patch = message_directive("look", "a1", "r1", run).patch
+    assert patch == {"control": {"steer": {"s-000001": None, "a1": {"message": "look"}}}}
+    assert message_directive("look", "a1", "r1").patch == {"control": {"steer": {"a1": {"message": "look"}}}}

@@ -98,6 +98,22 @@ def test_a_steer_message_has_one_text_under_its_id() -> None:
     assert outcome(plan_steer(SteerOrder(message="x", id="s1"), "n", full, "ada")) == "s1"
 
 
+@pytest.mark.parametrize("answered", [0, 3])
+def test_answered_messages_of_the_api_make_room_for_a_new_one(answered: int) -> None:
+    ids = [f"api-{number:08x}" for number in range(4)] + [f"s{number}" for number in range(60)]
+    full = run_with(steer={key: {"message": "x"} for key in ids})
+    report = {"control": {"steer": {key: {"state": "Landed"} for key in [*ids[:answered], "s1"]}}}
+    full = full.model_copy(update={"status": full.status.model_copy(update={"run": report})})
+    planned = plan_steer(SteerOrder(message="look"), "n", full, "ada")
+    if not answered:
+        assert outcome(planned) == 409
+        return
+    assert isinstance(planned, Planned)
+    steer = planned.directive.patch["control"]["steer"]
+    assert [key for key, text in steer.items() if text is None] == ids[:answered]
+    assert steer["n"] == {"message": "look", "by": "ada"}
+
+
 PENDING = {"pendingApprovals": [{"callId": "t1", "tool": "refund", "requestedAt": "t"}]}
 DENIED = {"decision": "Deny", "by": "bob"}
 DIGEST = decision_digest(ApprovalDecision.model_validate(DENIED))

@@ -1,5 +1,6 @@
 """What asks something of a run, and how its answer is found in the run's status."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,12 @@ from pilothouse_control.directives import (
     Answer,
     Directive,
     answer_of,
+    answered_steers,
     approval_directive,
     is_held_at_barrier,
     limits_directive,
     mode_directive,
+    prunable_steers,
     reason_to_go_on,
     snapshot_of,
     steer_directive,
@@ -116,6 +119,22 @@ def test_a_steer_message_says_who_gave_it_where_that_is_known() -> None:
     assert steer_directive("a1", "look").patch == {"control": {"steer": {"a1": {"message": "look"}}}}
     want = {"control": {"steer": {"a1": {"message": "look", "by": "ada"}}}}
     assert steer_directive("a1", "look", "ada").patch == want
+
+
+def test_a_writer_takes_away_its_own_answered_messages_once_the_map_is_half_full() -> None:
+    own = re.compile("s-")
+    many = [f"s-{number}" for number in range(16)] + [f"a-{number}" for number in range(16)]
+    assert prunable_steers(many, {"s-1", "s-7", "a-3", "s-99"}, own) == {"s-1", "s-7"}
+    assert prunable_steers(many[:-1], {"s-1"}, own) == frozenset()
+    patch = steer_directive("s-x", "look", taken_away=["s-7", "s-1"]).patch
+    assert patch == {"control": {"steer": {"s-1": None, "s-7": None, "s-x": {"message": "look"}}}}
+
+
+@pytest.mark.parametrize("report", [None, {}, {"control": 7}, {"control": {"steer": "many"}}])
+def test_a_runner_that_says_nothing_readable_has_answered_nothing(report: Any) -> None:
+    run = run_with({})
+    run = run.model_copy(update={"status": run.status.model_copy(update={"run": report})})
+    assert answered_steers(run) == frozenset()
 
 
 @pytest.mark.parametrize(

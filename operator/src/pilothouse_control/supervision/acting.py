@@ -18,6 +18,7 @@ from typing import Any
 from pilothouse_api import names
 from pilothouse_api.v1alpha1.agentrun import Control, Snapshot, SupervisionAction, SupervisorRecord
 from pilothouse_api.v1alpha1.supervisor import STEER_MESSAGE
+from pilothouse_control.directives import MAX_STEERS, prunable_steers
 from pilothouse_control.supervision.bindings import Binding
 from pilothouse_control.supervision.findings import JUDGE, JUDGE_ERROR, Finding
 from pilothouse_control.supervision.values import Directive, SupervisionView
@@ -25,8 +26,6 @@ from pilothouse_control.supervision.values import Directive, SupervisionView
 MAX_ACTIONS = 20
 MAX_MODES = 16
 """How many intents of the same mode are recorded side by side; one of them is enough to set it."""
-MAX_STEERS = 64
-"""How many messages `spec.control.steer` may hold."""
 MAX_ID = 63
 MAX_LINE = 1024
 _OWN_STEER = re.compile(r"^(sup|judge)-[0-9]{6,}-")
@@ -55,9 +54,7 @@ class Standing:
     @property
     def prunable(self) -> frozenset[str]:
         """Messages of supervisors that were answered: they may be taken away once the map is half full."""
-        if 2 * len(self.steers) < MAX_STEERS:
-            return frozenset()
-        return frozenset(key for key in self.steers & self.answered if _OWN_STEER.match(key))
+        return prunable_steers(self.steers, self.answered, _OWN_STEER)
 
     @property
     def room(self) -> int:

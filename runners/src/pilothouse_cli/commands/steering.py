@@ -1,6 +1,7 @@
 """`pause`, `resume`, `finish`, `abort`, `steer`, `limit`, `approve`, `deny`: a patch, and the wait for its landing."""
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,17 +19,21 @@ from pilothouse_control.directives import (
     Answer,
     Directive,
     WrongEdit,
+    answered_steers,
     approval_directive,
     argument_edit,
     is_finished,
     is_held_at_barrier,
     limits_directive,
     mode_directive,
+    prunable_steers,
     reason_to_go_on,
     steer_directive,
 )
 
 TEXT_LIMITS = frozenset({"costBudgetUSD", "onPauseTimeout"})
+OWN_STEER = re.compile(r"s-[0-9a-f]{6}$")
+"""Ids of messages for which nobody named one."""
 
 
 def set_mode(place: Place, name: str, mode: str, *, reason: str | None, wait: bool, timeout: float, output: str) -> int:
@@ -65,17 +70,27 @@ def steer(
     place: Place, name: str, message: str, *, steer_id: str | None, wait: bool, timeout: float, output: str
 ) -> int:
     """Hand the model a message and wait until it has it."""
-    directive = message_directive(message, steer_id, name)
+    _check_message(message, name)
     runs = place.runs_of(name)
+    directive = message_directive(message, steer_id, name, runs.get(name))
     run = _ask(runs, name, directive)
     return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
 
 
-def message_directive(message: str, steer_id: str | None, who: str) -> Directive:
-    """Return the directive that hands a message on, under a new id where none is given; raises CliError."""
+def message_directive(message: str, steer_id: str | None, who: str, run: AgentRun | None = None) -> Directive:
+    """Return the directive that hands a message on, under a new id where none is given; raises CliError.
+
+    `run`: the one that it is for, where it is one; answered messages of this command make room for it.
+    """
+    _check_message(message, who)
+    there = run.spec.control.steer if run is not None and run.spec.control is not None else {}
+    answered = prunable_steers(there, answered_steers(run), OWN_STEER) if run is not None else frozenset()
+    return steer_directive(steer_id or f"s-{secrets.token_hex(3)}", message, taken_away=answered)
+
+
+def _check_message(message: str, who: str) -> None:
     if not message.strip():
         raise CliError("a steer message cannot be blank", f'pilothouse steer {who} "what to look at"')
-    return steer_directive(steer_id or f"s-{secrets.token_hex(3)}", message)
 
 
 def decide(
