@@ -79,7 +79,7 @@ _DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 
 def is_dns_label(name: str) -> bool:
     """Tell whether `name` is an RFC 1123 label of at most 63 characters."""
-    return len(name) <= 63 and _DNS_LABEL.match(name) is not None
+    return len(name) <= 63 and _DNS_LABEL.fullmatch(name) is not None
 
 
 def short_hash(text: str, length: int = 8) -> str:

@@ -25,7 +25,7 @@ class MissingPath(Exception):
 
 def is_path(path: str) -> bool:
     """Tell whether a text is a well-formed path."""
-    return _PATH.match(path) is not None
+    return _PATH.fullmatch(path) is not None
 
 
 def lookup(context: Mapping[str, Any], path: str) -> Any:

@@ -193,6 +193,7 @@ def test_a_value_of_a_set_stands_once() -> None:
     [
         ({}, "metadata.name: it is required and missing (or metadata.generateName, for kubectl create)"),
         ({"name": "A"}, 'metadata.name: "A" is no DNS label'),
+        ({"name": "a\n"}, 'metadata.name: "a\\n" is no DNS label'),
         ({"name": "a" * 59}, "metadata"),
         ({"generateName": "a" * 54}, "metadata.generateName"),
         ({"generateName": "a_"}, "metadata.generateName"),

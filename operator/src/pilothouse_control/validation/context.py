@@ -171,7 +171,7 @@ def judge_router_names(scene: Scene, subject: WorkflowSubject) -> Iterator[Probl
     context = context_keys(subject)
     if not context.is_declared:
         return
-    names = ("context", *sorted(key for key in context.keys if _IDENTIFIER.match(key)))
+    names = ("context", *sorted(key for key in context.keys if _IDENTIFIER.fullmatch(key)))
     for path, step in subject.steps():
         conditions = step.router.conditions or () if step.router is not None else ()
         for index, condition in enumerate(conditions):

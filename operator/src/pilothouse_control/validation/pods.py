@@ -40,7 +40,7 @@ def judge_env(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
         path = (*_TEMPLATE, "env", index)
         yield from _unknown(path, entry, _ENV)
         name = entry.get("name")
-        if not isinstance(name, str) or not _ENV_NAME.match(name):
+        if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
             yield Problem((*path, "name"), f"it is {show(name)}; it must be the name of a variable")
             continue
         if name.startswith(_ENV_PREFIX):
@@ -95,7 +95,7 @@ def quantity_problems(resources: ResourceRequirements | None, path: FieldPath) -
     for field, quantities in (("requests", resources.requests), ("limits", resources.limits)) if resources else ():
         for name, quantity in (quantities or {}).items():
             is_number = isinstance(quantity, int | float) and not isinstance(quantity, bool) and quantity >= 0
-            if not is_number and not (isinstance(quantity, str) and _QUANTITY.match(quantity)):
+            if not is_number and not (isinstance(quantity, str) and _QUANTITY.fullmatch(quantity)):
                 what = f"{show(quantity)} is no quantity"
                 yield Problem((*path, field, name), what, "write 500m, 2, 128Mi or 1Gi")
 
@@ -111,9 +111,9 @@ def judge_labels(scene: Scene, subject: WorkflowSubject) -> Iterator[Problem]:
     for field, labels in (("labels", template.labels), ("nodeSelector", template.node_selector)):
         for key, value in labels.items():
             name = key.rpartition("/")[2]
-            if not _LABEL_KEY.match(key) or len(name) > 63 or len(key) > 317:
+            if not _LABEL_KEY.fullmatch(key) or len(name) > 63 or len(key) > 317:
                 yield Problem((*_TEMPLATE, field, key), f"{show(key)} is no key of a label")
-            if not _LABEL_VALUE.match(value):
+            if not _LABEL_VALUE.fullmatch(value):
                 what = f"{show(value)} is no value of a label: letters, digits, -, _ and . only"
                 yield Problem((*_TEMPLATE, field, key), what)
 

@@ -63,7 +63,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _loose_ipv4(host: str) -> ipaddress.IPv4Address | None:
     """Return the address that a C library reads in `2852039166`, `0xa9.254.43518` or `0251.0376.0251.0376`."""
     parts = host.split(".")
-    if len(parts) > 4 or not all(_NUMBER.match(part) for part in parts):
+    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
         return None
     try:
         numbers = [int(part, 8 if part.startswith("0") and part.isdigit() and part != "0" else 0) for part in parts]
