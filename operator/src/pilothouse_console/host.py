@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from pilothouse_api.names import FIELD_MANAGER_API
 from pilothouse_console.access import Access
 from pilothouse_console.api import Services, build_app
+from pilothouse_console.connections import PunctualProtocol
 from pilothouse_console.fleet import Fleet, Office
 from pilothouse_console.gate import Gate
 from pilothouse_console.letters import FleetKey, WrongKey
@@ -216,6 +217,8 @@ class Host:
 def _config(settings: ApiSettings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=PunctualProtocol,
+        ws="none",
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         lifespan="off",
