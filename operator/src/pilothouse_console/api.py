@@ -18,6 +18,7 @@ from pilothouse_console.access import Access, Caller
 from pilothouse_console.answers import DirectiveAnswer, Looks, Result, RunList, RunView, Trace, landing_of
 from pilothouse_console.event_stream import EventStream, Viewer
 from pilothouse_console.fleet import Fleet, Horizon
+from pilothouse_console.leaving import while_there
 from pilothouse_console.letters import CLUSTER_NAME
 from pilothouse_console.listing import DEFAULT_LIMIT, MOST_LIMIT, Filter, WrongToken, build_page
 from pilothouse_console.looks import read_looks
@@ -43,6 +44,7 @@ from pilothouse_console.streams import Streams, end_id, trace_of
 from pilothouse_console.summaries import RunSummary
 from pilothouse_console.traces import merge
 from pilothouse_console.watching import Watching
+from pilothouse_control.directives import Answer
 
 MOST_WAIT_SECONDS = 60
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -297,6 +299,7 @@ def _add_directives(app: FastAPI, services: Services) -> None:
     def add_mode(path: What, mode: Mode) -> None:
         @post(path)
         async def set_mode(
+            request: Request,
             caller: CallerOf,
             namespace: str,
             name: str,
@@ -304,7 +307,7 @@ def _add_directives(app: FastAPI, services: Services) -> None:
             response: Response,
             order: Annotated[ModeOrder | None, Body()] = None,
         ) -> DirectiveAnswer:
-            post = _Post(caller, namespace, name, path, order or ModeOrder(), query)
+            post = _Post(request, caller, namespace, name, path, order or ModeOrder(), query)
             return await _give(services, post, response)
 
         set_mode.__doc__ = f"Ask the run for mode {mode}."
@@ -314,6 +317,7 @@ def _add_directives(app: FastAPI, services: Services) -> None:
 
     @post("steer")
     async def steer(
+        request: Request,
         caller: CallerOf,
         namespace: str,
         name: str,
@@ -322,10 +326,11 @@ def _add_directives(app: FastAPI, services: Services) -> None:
         response: Response,
     ) -> DirectiveAnswer:
         """Hand the model a message at the next turn boundary."""
-        return await _give(services, _Post(caller, namespace, name, "steer", order, query), response)
+        return await _give(services, _Post(request, caller, namespace, name, "steer", order, query), response)
 
     @post("approve")
     async def approve(
+        request: Request,
         caller: CallerOf,
         namespace: str,
         name: str,
@@ -334,10 +339,11 @@ def _add_directives(app: FastAPI, services: Services) -> None:
         response: Response,
     ) -> DirectiveAnswer:
         """Approve or deny a call that waits for a person."""
-        return await _give(services, _Post(caller, namespace, name, "approve", order, query), response)
+        return await _give(services, _Post(request, caller, namespace, name, "approve", order, query), response)
 
     @post("limits")
     async def limits(
+        request: Request,
         caller: CallerOf,
         namespace: str,
         name: str,
@@ -346,11 +352,12 @@ def _add_directives(app: FastAPI, services: Services) -> None:
         response: Response,
     ) -> DirectiveAnswer:
         """Change limits of the run."""
-        return await _give(services, _Post(caller, namespace, name, "limits", order, query), response)
+        return await _give(services, _Post(request, caller, namespace, name, "limits", order, query), response)
 
 
 @dataclass(frozen=True, slots=True)
 class _Post:
+    request: Request
     caller: Caller
     namespace: str
     name: str
@@ -368,7 +375,10 @@ async def _give(services: Services, post: _Post, response: Response) -> Directiv
     else:
         order = post.order.model_dump(mode="json", by_alias=True, exclude_unset=True)
         run = (post.namespace, post.name)
-        answer = await fleet.give(post.caller, cluster, run, post.what, order, post.query.wait)
+        giving = fleet.give(post.caller, cluster, run, post.what, order, post.query.wait)
+        answer = await while_there(post.request.receive, giving, None)
+        if answer is None:
+            raise away("the caller has left")  # nobody reads it; what was sent to the other cluster stands
     landing = answer.landing
     response.status_code = 200 if landing is not None and landing.state not in ("Waiting", "Kept") else 202
     return answer
@@ -380,7 +390,10 @@ async def _give_here(services: Services, post: _Post) -> DirectiveAnswer:
     plan = partial(plan_order, post.what, post.order, f"api-{secrets.token_hex(4)}", by=by)
     given = await services.steering.give(key, plan)
     services.metrics.directives.labels(post.what).inc()
-    landing = landing_of(await services.steering.wait(given, wait)) if wait else None
+    landing = None
+    if wait:
+        waiting = services.steering.wait(given, wait)
+        landing = landing_of(await while_there(post.request.receive, waiting, Answer("Waiting")))
     return DirectiveAnswer(id=given.id, generation=given.generation, by=by, landing=landing)
 
 
