@@ -8,9 +8,9 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -33,6 +33,10 @@ READ_SECONDS = 2.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 LONGEST_MESSAGE = 200
+LONGEST_ROW_BYTES = 32 * 1024
+"""Longest field and value that is read and left standing: a row has 2 KiB."""
+MOST_ROWS = 100_000
+"""Most fields of one hash that are read: whoever can write to the fleet's Redis must not fill this process's memory."""
 CHUNK = 500
 
 Field = bytes
@@ -44,6 +48,21 @@ for i = 1, #ARGV, 2 do
 end
 """
 """Deletes fields that still hold what was read: another cluster may have written one meanwhile."""
+
+_READ_BOUNDED = """
+local longest, most, cursor, found = tonumber(ARGV[1]), tonumber(ARGV[2]), '0', {}
+repeat
+  local page = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', 500)
+  cursor = page[1]
+  for i = 1, #page[2], 2 do
+    local field, value = page[2][i], page[2][i + 1]
+    if #field > longest or #value > longest then redis.call('HDEL', KEYS[1], field)
+    elseif #found < 2 * most then found[#found + 1] = field; found[#found + 1] = value end
+  end
+until cursor == '0' or #found >= 2 * most
+return found
+"""
+"""Reads a hash as far as the bounds go, and deletes what is longer than any row."""
 
 REDIS_ERRORS = (RedisError, OSError, TimeoutError)
 
@@ -226,7 +245,7 @@ class Mirror:
 
     async def _read_beats(self) -> dict[Field, tuple[bytes, float | None]]:
         """Read when clusters were there; None where one is silent, or where nobody sealed it."""
-        raw: Mapping[Any, Any] = await self._redis.hgetall(FLEET_CLUSTERS)
+        raw = await self._read_hash(FLEET_CLUSTERS)
         beats: dict[Field, tuple[bytes, float | None]] = {}
         for name, sealed in raw.items():
             at = self._key.open(f"cluster:{name.decode(errors='replace')}", sealed)
@@ -236,7 +255,7 @@ class Mirror:
 
     async def _read_all(self) -> dict[Field, tuple[bytes, Row | None]]:
         """Read the hash, as it is sealed and as rows, silent ones among them; None is of another key, or no row."""
-        raw: Mapping[Any, Any] = await self._redis.hgetall(FLEET_RUNS)
+        raw = await self._read_hash(FLEET_RUNS)
         known: dict[Field, tuple[bytes, Row | None]] = {}
         for number, (field, sealed) in enumerate(raw.items()):
             before = self._known.get(field)
@@ -245,6 +264,10 @@ class Mirror:
                 await asyncio.sleep(0)  # thousands of seals must not hold up who waits for an answer
         self._known, self._read_at = known, time.monotonic()
         return known
+
+    async def _read_hash(self, name: str) -> dict[Field, bytes]:
+        words = await self._redis.eval(_READ_BOUNDED, 1, name, LONGEST_ROW_BYTES, MOST_ROWS)
+        return dict(zip(words[::2], words[1::2], strict=True))
 
     def _open(self, name: Field, sealed: bytes) -> Row | None:
         field = name.decode(errors="replace")

@@ -14,6 +14,7 @@ import pytest
 
 from contract.fleet.seas import eventually
 from pilothouse_api.names import FLEET_CLUSTERS, FLEET_CONTROL, FLEET_RUNS
+from pilothouse_console import mirror
 from pilothouse_console.channel import Channel
 from pilothouse_console.letters import (
     Content,
@@ -194,6 +195,27 @@ async def test_a_row_that_the_key_did_not_seal_is_not_shown_and_is_pruned(server
         assert set(await a.sees()) == {"b/r1"}
         assert set(await a.mirror.clusters()) == {"a", "b"}
         assert server.ask("HLEN", FLEET_RUNS) == 1
+
+
+async def test_what_somebody_fills_the_hash_with_is_read_up_to_a_bound(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = Cluster("a", server), Cluster("b", server)
+    b.show("r1")
+    async with at_sea(b):
+        pass
+    server.ask("HSET", FLEET_RUNS, "b/ns/long", b"x" * (mirror.LONGEST_ROW_BYTES + 1))
+    server.ask("HSET", FLEET_RUNS, b"x" * (mirror.LONGEST_ROW_BYTES + 1), b"long")
+    assert set(await a.mirror._read_all()) == {b"b/ns/r1"}
+    assert server.ask("HLEN", FLEET_RUNS) == 1
+    monkeypatch.setattr(mirror, "MOST_ROWS", 700)
+    for number in range(3000):
+        server.ask("HSET", FLEET_RUNS, f"b/ns/f{number}", b"{}")
+        server.ask("HSET", FLEET_CLUSTERS, f"c{number}", b"1900000000")
+    assert len(await a.mirror._read_all()) == 700
+    assert len(await a.mirror._read_beats()) == 700
+    await a.redis.aclose()
+    await b.redis.aclose()
 
 
 async def test_own_rows_of_before_a_restart_whose_runs_have_ended_are_deleted(server: RedisServer) -> None:
