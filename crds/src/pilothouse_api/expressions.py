@@ -67,7 +67,7 @@ class Expression:
         data = dict(variables) if self.names is None else {n: variables[n] for n in self.names if n in variables}
         nested = [value for value in data.values() if type(value) not in _FLAT and isinstance(value, _CONTAINERS)]
         # The library recurses on the C stack: 10,000 levels kill the process.
-        if nested and _is_deeper(nested, MAX_DEPTH):
+        if nested and is_deeper(nested, MAX_DEPTH):
             raise ExpressionError(f"{_shorten(self.text)}: the values are nested deeper than {MAX_DEPTH} levels")
         try:
             value = self._compiled.eval(data=data)
@@ -139,7 +139,7 @@ def compile_expression(
     return _compile(text, None if variables is None else frozenset(variables), frozenset(times))
 
 
-def _is_deeper(value: Any, limit: int) -> bool:
+def is_deeper(value: Any, limit: int) -> bool:
     """Tell whether a JSON-like value nests deeper than `limit`, without recursion."""
     level = [value]
     for _ in range(limit):

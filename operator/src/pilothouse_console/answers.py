@@ -2,8 +2,6 @@
 
 from typing import Any, Literal
 
-from pydantic import JsonValue
-
 from pilothouse_console.summaries import RunSummary, Shown
 from pilothouse_control.directives import Answer
 
@@ -39,7 +37,7 @@ class RunView(Shown):
 
     summary: RunSummary
     """The run in one line."""
-    object: dict[str, JsonValue]
+    object: dict[str, Any]
     """The AgentRun, but for its managed fields."""
     may: "Rights"
     """What the caller may do with it."""
@@ -126,7 +124,7 @@ class Look(Shown):
 
     now: str
     """The moment, RFC 3339."""
-    run: dict[str, JsonValue]
+    run: dict[str, Any]
     """The fields of the snapshot (`status.run`) that are seen."""
 
 

@@ -154,12 +154,13 @@ def _add_reads(app: FastAPI, services: Services) -> None:
             raise away("runs have not been listed yet")
         return await _list(services, caller, query)
 
-    @app.get(RUN_PATH, responses=_refusals(404, 422), response_model_exclude_none=True)
-    async def get_run(caller: CallerOf, namespace: str, name: str, query: Annotated[NoQuery, Query()]) -> RunView:
+    @app.get(RUN_PATH, response_model=RunView, responses=_refusals(404, 422))
+    async def get_run(caller: CallerOf, namespace: str, name: str, query: Annotated[NoQuery, Query()]) -> Response:
         """Show one run."""
         entry = await services.guard.seen(caller, namespace, name)
         may = await services.guard.rights(caller, entry.key)
-        return RunView(summary=entry.summary, object=entry.read(), may=may, is_live=services.watching.is_live)
+        view = RunView(summary=entry.summary, object=entry.read(), may=may, is_live=services.watching.is_live)
+        return _any_json(view)
 
 
 def _add_story(app: FastAPI, services: Services) -> None:
@@ -224,9 +225,16 @@ _EVENT = {
 }
 
 
-def _any_json(answer: Trace | Result | Looks) -> Response:
+def _any_json(answer: RunView | Trace | Result | Looks) -> Response:
     """Return the answer with what runs wrote, whatever that is."""
-    return AnyJson(answer.model_dump(by_alias=True, exclude_none=True))
+    return AnyJson(_plain(answer))
+
+
+def _plain(value: Any) -> Any:
+    """Return models as dictionaries and all else as it is: pydantic writes nothing that is nested 255 deep."""
+    if isinstance(value, BaseModel):
+        return {type(value).model_fields[name].alias or name: _plain(one) for name, one in value if one is not None}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 async def _read_frames(

@@ -107,10 +107,13 @@ def dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
 
-def read_frame(text: bytes) -> dict[str, Any]:
-    """Return a frame out of the stream; one that is no JSON object is said to be lost."""
+def frame_text(raw: bytes) -> str:
+    """Return a frame out of the stream in one line; one that is no JSON object, or too deep, is said to be lost."""
     try:
-        frame = json.loads(text)
+        frame = json.loads(raw)
+        return dump(frame if isinstance(frame, dict) else _LOST)
     except (ValueError, RecursionError):
-        frame = None
-    return frame if isinstance(frame, dict) else {"kind": "Lost", "turn": 0}
+        return dump(_LOST)
+
+
+_LOST = {"kind": "Lost", "turn": 0}

@@ -17,7 +17,7 @@ from redis.retry import Retry
 from pilothouse_api.batches import decode_batch
 from pilothouse_api.digests import compact_json, text_digest
 from pilothouse_api.names import redis_run_prefix
-from pilothouse_console.frames import Frame, Order, dump, format_stream_id, parse_stream_id, read_frame
+from pilothouse_console.frames import Frame, Order, format_stream_id, frame_text, parse_stream_id
 from pilothouse_console.metrics import Metrics
 
 CONNECT_SECONDS = 3.0
@@ -152,4 +152,4 @@ def _json_object(text: bytes) -> dict[str, Any] | None:
 def _frame(item: Any) -> Frame:
     raw_id, fields = item
     stream_id = raw_id.decode()
-    return Frame(stream_id, parse_stream_id(stream_id) or (0, 0), dump(read_frame(fields.get(b"frame", b""))))
+    return Frame(stream_id, parse_stream_id(stream_id) or (0, 0), frame_text(fields.get(b"frame", b"")))

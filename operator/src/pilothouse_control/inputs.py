@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilothouse_api.digests import canonical_json
+from pilothouse_api.expressions import MAX_DEPTH, is_deeper
 from pilothouse_api.schemas import SchemaError, compile_schema
 from pilothouse_api.v1alpha1.workflow import InputSpec
 from pilothouse_control.findings import FieldPath
@@ -28,6 +29,8 @@ def resolve_input(raw_input: Mapping[str, Any], spec: InputSpec) -> dict[str, An
         size = len(canonical_json(merged).encode())
     except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate is a ValueError too
         return InputRefused("InputInvalid", f"it is no JSON: {error}")
+    if is_deeper(merged, MAX_DEPTH):
+        return InputRefused("InputInvalid", f"it is nested deeper than {MAX_DEPTH} levels: write it flatter")
     if size > MAX_INPUT_BYTES:
         what = f"it has {size} bytes with its defaults; the limit is {MAX_INPUT_BYTES}"
         return InputRefused("InputTooLarge", f"{what}: store what is large elsewhere and hand in where it is")

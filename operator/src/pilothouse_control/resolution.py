@@ -115,7 +115,10 @@ def _resolve(run: AgentRun, known: References, lineage: Lineage | None) -> Plan:
         session=run.spec.session,
         pod=_pod_of(spec, overrides, known.platform),
     )
-    size = len(plan.encode().encode("utf-8", "surrogatepass"))
+    try:
+        size = len(plan.encode().encode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:  # as a schema that is nested too deep for who executes it
+        raise _Refused("InvalidPlan", f"the plan cannot be written as JSON: {str(error)[:200]}") from None
     if size > MAX_PLAN_BYTES:
         hint = "shorten texts, schemas or input, or fetch large ones in a step"
         raise _Refused("PlanTooLarge", f"the plan has {size} bytes; the limit is {MAX_PLAN_BYTES}: {hint}")
@@ -137,11 +140,16 @@ def _workflow_of(run: AgentRun, known: References) -> tuple[Origin, WorkflowSpec
 
 
 def _origin(obj: Workflow | Agent) -> Origin:
+    try:
+        raw_spec = obj.spec.to_raw()
+    except ValueError as error:  # nested deeper than pydantic writes
+        what = f"{type(obj).__name__} {obj.metadata.name} cannot be written as JSON: {str(error)[:200]}"
+        raise _Refused("InvalidPlan", what) from None
     return Origin(
         name=obj.metadata.name,
         uid=obj.metadata.uid or "",
         generation=obj.metadata.generation or 0,
-        digest=digest(obj.spec.to_raw()),
+        digest=digest(raw_spec),
     )
 
 

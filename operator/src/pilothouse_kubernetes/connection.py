@@ -7,6 +7,7 @@ closes the session when it is told 401 and when it ends; whoever asks next gets 
 import base64
 import os
 import ssl
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +22,12 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_REREAD_SECONDS = 60.0
 CONNECTION_LIMIT = 64
 """Most requests under way at once, besides watches: a storm of ours must not be one for the API server."""
+
+
+READABLE_FRAMES = 12_000
+"""Recursion of Python that reads what the API server takes: JSON nested 10,000 deep; it needs 2 MiB of stack.
+
+Python's own limit is 1,000: one deeper object, of whoever may make a run anywhere, would end every list of runs."""
 
 
 class LoginError(Exception):
@@ -120,6 +127,7 @@ class Connection:
         limit: int = CONNECTION_LIMIT,
         user_agent: str = "pilothouse-operator",
     ) -> None:
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), READABLE_FRAMES))
         self.credentials = credentials
         self._tracing = tracing
         self._limit = limit

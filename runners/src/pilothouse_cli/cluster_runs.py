@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from pilothouse_cli.turns import TurnRow, turns_of_trace
 from pilothouse_control.directives import Directive
 from pilothouse_engine.ports import RawEntry
 
+READABLE_FRAMES = 12_000
+"""Recursion of Python that reads what the API server takes: JSON nested 10,000 deep; Python's own limit is 1,000."""
 PLURAL = "agentruns"
 REQUEST_TIMEOUT_SECONDS = 15
 PAGE = 500
@@ -57,6 +60,8 @@ class ClusterRuns:
         is_wide: bool = False,
     ) -> "ClusterRuns":
         """Return the runs of a namespace, by default that of the kubeconfig's context; raises CliError."""
+        # A run may be nested as deep as the API server takes it; it must not keep a person from steering all others.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), READABLE_FRAMES))
         # Read now: the client reads KUBECONFIG only once, when it is imported.
         path = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG")
         config: Any = kubernetes.config

@@ -260,6 +260,21 @@ async def test_a_run_that_was_just_made_is_shown(desk: Desk) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
+async def test_a_run_that_is_nested_deeper_than_python_reads_silences_nobody(desk: Desk) -> None:
+    deep: Any = 1
+    for _ in range(3000):
+        deep = {"a": deep}
+    frame = {"kind": "ToolCall", "turn": 1, "time": "2026-01-01T00:00:01Z", "detail": deep}
+    name = desk.office.run(input=deep, status={"run": {"attempt": 1, "turn": 1, "trace": [frame]}})
+    await _told(desk, name)
+    other = desk.office.run()
+    await _told(desk, other)
+    answer = await desk.get("reader", "/api/agents/runs")
+    assert {name, other} <= {item["name"] for item in answer.json()["items"]}
+    assert (await desk.get("reader", desk.path(name))).json()["object"]["spec"]["input"] == deep
+    assert (await desk.get("reader", desk.path(name, "/trace"))).json()["items"][0]["detail"] == frame
+
+
 def _waiting(call_id: str) -> dict[str, Any]:
     pending = {"callId": call_id, "tool": "refund", "requestedAt": "2026-01-01T00:00:00Z"}
     return {"attempt": 1, "turn": 1, "pendingApprovals": [pending]}

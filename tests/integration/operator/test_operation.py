@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from integration.operator.stage import Stage, eventually
@@ -51,6 +53,22 @@ async def test_an_operator_without_the_fields_that_it_needs_is_not_ready_and_sta
     assert (status, "spec.limits" in text) == (503, True)
     await operator.wait_logged("operator.loaded")
     assert (await operator.get("/readyz"))[0] == 200
+
+
+async def test_a_run_that_is_nested_deeper_than_python_reads_holds_up_no_other(stage: Stage) -> None:
+    deep: Any = 1
+    for _ in range(3000):
+        deep = {"a": deep}
+    operator = await stage.operator().start()
+    await stage.apply_agent()
+    await stage.apply_workflow()
+    await stage.apply_run("deep", input=deep)
+    await stage.wait_condition("Ready", "False", "InputInvalid", "deep")
+    await operator.stop()
+    await stage.apply_run()
+    await stage.operator().start()  # which lists what the other was told of
+    await stage.start_pod("r1-1")
+    await stage.wait_phase("Running")
 
 
 async def test_a_sweep_of_a_healthy_operator_finds_nothing(stage: Stage) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse_console.frames import MOST_KEPT, START, Frame, Ring, TraceFrames, parse_stream_id, read_frame
+from pilothouse_console.frames import MOST_KEPT, START, Frame, Ring, TraceFrames, frame_text, parse_stream_id
 
 
 def frame(number: int) -> dict[str, Any]:
@@ -71,6 +72,6 @@ def test_an_id_of_a_stream_is_two_numbers(text: str, want: Any) -> None:
     assert parse_stream_id(text) == want
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff"])
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b'{"a":' * 20_000 + b"1" + b"}" * 20_000])
 def test_what_is_no_frame_is_said_to_be_lost(text: bytes) -> None:
-    assert read_frame(text)["kind"] == "Lost"
+    assert json.loads(frame_text(text))["kind"] == "Lost"

@@ -38,6 +38,13 @@ from unit.control.manifests import (
 PLATFORM = Platform(runner_image="runner:1", durable_journal=True)
 
 
+def nested(depth: int) -> Raw:
+    value: Raw = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
 def known(*objects: Raw, platform: Platform = PLATFORM) -> References:
     workflows = [Workflow.model_validate(raw) for raw in objects if raw["kind"] == "Workflow"]
     agents = [Agent.model_validate(raw) for raw in objects if raw["kind"] == "Agent"]
@@ -380,6 +387,16 @@ REFUSED: list[tuple[str, Raw, list[Raw], str, str, bool]] = [
     ),
     ("a key of the engine", a_run(input={"_x": 1}), [a_workflow()], "InputInvalid", "spec.input._x: keys", False),
     ("no JSON", a_run(input={"x": "\ud800"}), [a_workflow()], "InputInvalid", "spec.input: it is no JSON", False),
+    ("a deep input", a_run(input=nested(129)), [a_workflow()], "InputInvalid", "deeper than 128 levels", False),
+    ("a very deep input", a_run(input=nested(900)), [a_workflow()], "InputInvalid", "deeper than 128 levels", False),
+    (
+        "a deep schema",
+        a_run(),
+        [a_workflow(input={"schema": {"default": nested(600)}})],
+        "InvalidPlan",
+        "Workflow triage cannot be written as JSON",
+        False,
+    ),
     ("a large input", a_run(input={"x": "y" * 262_144}), [a_workflow()], "InputTooLarge", "the limit is 262144", False),
     (
         "a large plan",
