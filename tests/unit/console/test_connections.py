@@ -31,7 +31,9 @@ async def slow_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def connected(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     monkeypatch.setattr(connections, "REQUEST_SECONDS", LIMIT)
     config = host._config(ApiSettings(host="127.0.0.1", port=0), slow_app)
     config.host, config.port = "127.0.0.1", 0
@@ -39,6 +41,7 @@ async def connected(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[asyn
     monkeypatch.setattr(server, "install_signal_handlers", lambda: None, raising=False)
     running = asyncio.create_task(server._serve())
     while not server.started:
+        assert not running.done()
         await asyncio.sleep(0.01)
     reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
     try:
