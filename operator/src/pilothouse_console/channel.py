@@ -25,7 +25,8 @@ from pilothouse_console.metrics import Metrics
 from pilothouse_console.mirror import REDIS_ERRORS, Backoff, FleetAway, Mirror
 
 MOST_AT_ONCE = 64
-"""Letters that are worked on at once; what comes then is left unanswered."""
+"""Letters of a kind that are worked on at once; what comes then is left unanswered. Directives may wait for a minute:
+who asks what may be seen does not stand behind them."""
 POLL_SECONDS = 1.0
 """How often a silent channel asks whether Redis is there."""
 
@@ -53,7 +54,7 @@ class Channel:
         self._porter = Porter(now())
         self._asked: dict[str, tuple[str, asyncio.Future[Content]]] = {}
         """By the id of a letter that asks: whom, and who waits."""
-        self._working: set[asyncio.Task[None]] = set()
+        self._working: dict[str, set[asyncio.Task[None]]] = {"Directive": set(), "Sight": set()}
         self.listening = asyncio.Event()
         """Set while letters arrive."""
 
@@ -94,7 +95,7 @@ class Channel:
                 await backoff.sleep()
         finally:
             self.listening.clear()
-            for task in self._working:
+            for task in set().union(*self._working.values()):
                 task.cancel()
 
     async def _listen(self, backoff: Backoff) -> None:
@@ -137,12 +138,13 @@ class Channel:
 
     def _work(self, letter: Letter) -> None:
         assert isinstance(letter.content, DirectiveLetter | SightLetter)
-        if len(self._working) >= MOST_AT_ONCE:
+        working = self._working[letter.content.kind]
+        if len(working) >= MOST_AT_ONCE:
             self._refuse("Busy")
             return
         task = asyncio.create_task(self._answer(letter), name=f"letter-{letter.id}")
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        working.add(task)
+        task.add_done_callback(working.discard)
 
     async def _answer(self, letter: Letter) -> None:
         try:

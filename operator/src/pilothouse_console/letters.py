@@ -25,6 +25,7 @@ SKEW_SECONDS = 10.0
 """By how much a sender's clock may be ahead."""
 LONGEST_LETTER_BYTES = 256 * 1024
 MOST_GROUPS = 256
+LONGEST_GROUP = 1024
 _SEAL_LENGTH = 44
 CLUSTER_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
@@ -77,7 +78,7 @@ class Person(Told):
 
     user: Annotated[str, Field(min_length=1, max_length=4096)]
     """User name."""
-    groups: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=MOST_GROUPS)] = ()
+    groups: Annotated[tuple[Annotated[str, Field(max_length=LONGEST_GROUP)], ...], Field(max_length=MOST_GROUPS)] = ()
     """Groups."""
 
 
@@ -204,10 +205,11 @@ class Porter:
 
 def person_of(caller: Caller) -> Person:
     """Return a caller as other clusters are told of them."""
-    return Person(user=caller.user, groups=caller.groups[:MOST_GROUPS])
+    groups = [group for group in caller.groups if len(group) <= LONGEST_GROUP]
+    return Person(user=caller.user, groups=tuple(groups[:MOST_GROUPS]))
 
 
-_OF_ONE_CLUSTER = ("system:", "fleet:")
+_OF_ONE_CLUSTER = ("system:", "kubeadm:", "fleet:")
 """Names that say something in one cluster only: its ServiceAccounts, its nodes, its administrators."""
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from contract.fleet.seas import eventually
 from pilothouse_api.names import FLEET_CLUSTERS, FLEET_CONTROL, FLEET_RUNS
-from pilothouse_console import mirror
+from pilothouse_console import channel, mirror
 from pilothouse_console.channel import Channel
 from pilothouse_console.letters import (
     Content,
+    DirectiveLetter,
     FleetKey,
     Letter,
     Person,
@@ -235,6 +236,34 @@ async def test_a_letter_is_answered_by_its_receiver_alone(server: RedisServer) -
         assert await a.channel.ask("b", ASK, 10) == SeenLetter(of=b.asked[0].id, namespaces=("b",))
         assert (len(b.asked), len(c.asked), b.asked[0].sender) == (1, 0, "a")
         assert await a.channel.ask("d", ASK, 0.2) is None
+
+
+async def test_who_waits_for_many_landings_keeps_nobody_from_seeing(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = Cluster("a", server), Cluster("b", server)
+    monkeypatch.setattr(channel, "MOST_AT_ONCE", 3)
+    order = DirectiveLetter(person=Person(user="jo"), namespace="ns", name="r1", what="pause", new_id="x", wait=60)
+    released = asyncio.Event()
+
+    async def answer(letter: Letter) -> Content:
+        if isinstance(letter.content, DirectiveLetter):
+            b.asked.append(letter)
+            await released.wait()
+        return SeenLetter(of=letter.id, namespaces=("b",))
+
+    b.channel._handle = answer
+    async with at_sea(a, b):
+        waiting = [asyncio.create_task(a.channel.ask("b", order, 60)) for _ in range(4)]
+
+        async def busy() -> bool:
+            return len(b.asked) == 3 and b.refused("Busy") == 1
+
+        await eventually(busy)
+        assert await a.channel.ask("b", ASK, 30) is not None
+        released.set()
+        for task in waiting:
+            task.cancel()
 
 
 async def test_forged_repeated_and_old_letters_are_not_taken(server: RedisServer) -> None:

@@ -121,6 +121,7 @@ BOT = "system:serviceaccount:team:bot"
         (Person(user="jo@example.com", groups=("staff",)), "jo@example.com", ("staff",)),
         (Person(user=BOT, groups=("system:serviceaccounts", "system:authenticated")), f"fleet:a:{BOT}", ()),
         (Person(user="kubernetes-admin", groups=("system:masters",)), "kubernetes-admin", ()),
+        (Person(user="kubernetes-admin", groups=("kubeadm:cluster-admins",)), "kubernetes-admin", ()),
         (Person(user="system:admin", groups=("system:masters", "ops")), "fleet:a:system:admin", ("ops",)),
         (Person(user=f"fleet:c:{BOT}", groups=("fleet:c",)), f"fleet:a:fleet:c:{BOT}", ()),
     ],
@@ -141,3 +142,4 @@ def test_a_runner_stays_one_in_every_cluster() -> None:
 def test_who_is_in_more_groups_than_a_letter_holds_is_told_of_with_the_first() -> None:
     person = person_of(Caller("jo", "u1", tuple(f"g{n}" for n in range(1000)), {"scopes": ("x",)}))
     assert (person.user, len(person.groups), person.groups[0]) == ("jo", 256, "g0")
+    assert person_of(Caller("jo", "", ("g" * 1025, "g1"))).groups == ("g1",)
