@@ -384,9 +384,10 @@ async def _give(services: Services, post: _Post, response: Response) -> Directiv
         order = post.order.model_dump(mode="json", by_alias=True, exclude_unset=True)
         run = (post.namespace, post.name)
         giving = fleet.give(post.caller, cluster, run, post.what, order, post.query.wait)
-        answer = await while_there(post.request.receive, giving, None)
-        if answer is None:
+        given = await while_there(post.request.receive, giving, None)
+        if given is None:
             raise away("the caller has left")  # nobody reads it; what was sent to the other cluster stands
+        answer = given
     landing = answer.landing
     response.status_code = 200 if landing is not None and landing.state not in ("Waiting", "Kept") else 202
     return answer
