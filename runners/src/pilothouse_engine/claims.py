@@ -10,6 +10,7 @@ from pilothouse_engine.outcome import strip_fence
 from pilothouse_engine.strict_json import JsonError, parse_json, printable
 
 MAX_REASON_CHARS = 300
+NO_REASON = "no reason was given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +40,4 @@ def read_claim(answer: str, name: str) -> Claim | str:
         return f"the judge's answer does not say {name}: true or false"
     reason = said.get("reason")
     shown = printable(" ".join(reason.split()), MAX_REASON_CHARS) if isinstance(reason, str) else ""
-    return Claim(is_true, shown or ("" if is_true else "no reason was given"))
+    return Claim(is_true, shown or ("" if is_true else NO_REASON))

@@ -93,7 +93,9 @@ def _answered(slot: _Slot, answer: JudgeAnswer) -> JudgeLook:
         case Verdict():
             finding = None
             if not answer.passed:
-                finding = Finding(slot.binding, slot.binding.spec.on_violation, JUDGE, answer.reason)
+                # A blank message is refused by the API server, and the whole directive with it.
+                reason = answer.reason.strip() or "the judge gave no reason"
+                finding = Finding(slot.binding, slot.binding.spec.on_violation, JUDGE, reason)
             return JudgeLook(done.record, finding)
         case JudgeFailure():
             return _failed(done, answer.type, answer.message)

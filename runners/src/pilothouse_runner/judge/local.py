@@ -15,7 +15,7 @@ from pilothouse_api.judging import (
     JudgeRequest,
     Verdict,
 )
-from pilothouse_engine.claims import read_claim
+from pilothouse_engine.claims import NO_REASON, read_claim
 from pilothouse_engine.ports import Clock, FailureKind, Model, ModelFailure, ModelReply, ModelRequest, Secrets, Usage
 from pilothouse_engine.state import bytes_of
 from pilothouse_runner.adapters.clock import SystemClock
@@ -157,7 +157,8 @@ def _read(question: _Question, outcome: ModelReply | ModelFailure) -> JudgeAnswe
     said = read_claim(outcome.text, "passed")
     if isinstance(said, str):
         return _failure(question, "BadAnswer", said)
-    return Verdict(passed=said.is_true, reason=plain(said.reason)[:MAX_REASON_CHARS], tokens=question.tokens)
+    reason = plain(said.reason)[:MAX_REASON_CHARS]  # of what cannot be shown nothing is left
+    return Verdict(passed=said.is_true, reason=reason or ("" if said.is_true else NO_REASON), tokens=question.tokens)
 
 
 def _failure(question: _Question, kind: JudgeFailureType, message: str) -> JudgeFailure:

@@ -100,6 +100,14 @@ def test_the_reason_of_a_verdict_is_the_text_of_its_steer() -> None:
     assert world.control["steer"] == {"judge-000001-guard": {"message": "It pays twice."}}
 
 
+def test_a_verdict_that_fails_the_run_without_a_word_gives_a_message_that_is_none_the_less_one() -> None:
+    world = judged(onViolation="Steer")
+    world.settle(a_snapshot(1))
+    world.answer(Verdict(passed=False, reason=" \u2028"))
+    world.settle()
+    assert world.control["steer"] == {"judge-000001-guard": {"message": "the judge gave no reason"}}
+
+
 def test_a_verdict_on_a_visit_that_has_ended_is_dropped_and_paid() -> None:
     world = judged()
     world.settle(a_snapshot(1))

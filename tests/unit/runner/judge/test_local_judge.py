@@ -130,7 +130,7 @@ async def test_a_call_of_a_tool_is_no_verdict() -> None:
     assert isinstance(answer, JudgeFailure) and answer.type == "BadAnswer"
 
 
-@pytest.mark.parametrize("reason", [7, ["x"], None, "", "  \n "])
+@pytest.mark.parametrize("reason", [7, ["x"], None, "", "  \n ", "\u200b\ue000"])
 async def test_a_run_that_fails_without_a_reason_has_failed_nevertheless(reason: Any) -> None:
     answer = await ask(says(json.dumps({"passed": False, "reason": reason})))
 
