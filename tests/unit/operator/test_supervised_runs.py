@@ -353,13 +353,30 @@ async def test_a_directive_that_comes_after_finish_is_superseded() -> None:
     assert "actions" not in raw["status"]["supervision"]["supervisors"]["uid-careful"]
 
 
-async def test_a_directive_that_is_refused_is_not_given_again() -> None:
-    operator = await watched(a_supervisor(**PAUSES))
+async def test_a_directive_that_a_policy_of_the_cluster_refuses_stands_and_is_given_again_after_a_while() -> None:
+    operator = await watched(a_supervisor(**PAUSES, enforcement="Sync"))
+    operator.server.refuses = [Invalid(422, "a policy of this cluster says no")]
+    operator.server.report(**a_turn(1))
+    raw = await operator.look()
+    assert actions(raw) == [("Pause", "Intended", None)]
+    assert raw["status"]["supervision"]["clock"]["journalLength"] == 1
+    operator.server.steer(steer={"a1": {"message": "Look at invoice 42."}})
+    await operator.look(29)
+    assert "control" not in operator.writes()
+    raw = await operator.look(2)
+    raw = await operator.look(3)
+    assert actions(raw) == [("Pause", "Done", None)]
+    assert raw["status"]["supervision"]["clock"]["journalLength"] == 10
+
+
+async def test_a_directive_that_is_refused_after_abort_is_not_given_again() -> None:
+    operator = await watched(a_supervisor(**STEERS))
+    operator.server.steer(mode="Finish")
     operator.server.refuses = [Invalid(422, "this run is finished")]
     operator.server.report(**a_turn(1))
     raw = await operator.look()
-    assert actions(raw) == [("Pause", "Superseded", None)]
-    await operator.look(5)
+    assert actions(raw) == [("Steer", "Superseded", None)]
+    await operator.look(60)
     assert "control" not in operator.writes()
 
 

@@ -7,6 +7,7 @@ kept in memory and joins the next write of the run's status.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -42,6 +43,9 @@ from pilothouse_operator.status import DIRECTIVE_PATIENCE
 from pilothouse_operator.supervision import Watch, awaited_length, may_wait, note_failures, to_raw
 from pilothouse_operator.tallies import is_counted
 
+REFUSED_AGAIN = timedelta(seconds=30)
+"""How long a directive waits that the API server refused although the run takes it."""
+
 log = structlog.get_logger()
 
 
@@ -61,6 +65,8 @@ class _Memory:
     ahead: _Ahead | None = None
     unapplied: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
+    again: datetime | None = None
+    """When a directive may be given again that was refused without a cause in the run."""
     is_told: bool = False
 
 
@@ -179,7 +185,7 @@ class Supervision:
         self._desk.judges.take(uid, watch.verdicts)
         for ask in watch.plan.asks:
             self._desk.judges.ask(key, uid, ask)
-        if watch.plan.directive is not None:
+        if watch.plan.directive is not None and (memory.again is None or view.now >= memory.again):
             await self._patch(key, raw, watch.plan.directive, memory)
             return True
         return watch.plan.is_changed
@@ -239,13 +245,27 @@ class Supervision:
             memory.unapplied |= actions
             await refresh(self._desk, AGENTRUNS, key, raw)
         except Invalid as error:
-            memory.refused |= actions
-            log.info("supervisor.superseded", namespace=key.namespace, run=key.name, error=str(error))
+            self._note_refusal(key, raw, actions, memory, error)
             await refresh(self._desk, AGENTRUNS, key, raw)
         except NotFound:
             self._desk.notice(raw, True)
         else:
             self._desk.cache.apply(written)
+
+    def _note_refusal(self, key: Key, raw: Raw, actions: frozenset[str], memory: _Memory, error: Invalid) -> None:
+        """After Finish or Abort a refusal means superseded; any other one (a cluster's own policy) is a fault.
+
+        Then the intent stands, the clock does not go on, and the directive is given again after a while.
+        """
+        run = {"namespace": key.namespace, "run": key.name}
+        if (raw.get("spec", {}).get("control") or {}).get("mode") in ("Finish", "Abort"):
+            memory.refused |= actions
+            log.info("supervisor.superseded", **run, error=str(error))
+            return
+        memory.unapplied |= actions
+        memory.again = self._desk.now() + REFUSED_AGAIN
+        self._desk.queue.add_after(key, REFUSED_AGAIN.total_seconds())
+        log.warning("supervisor.refused", **run, error=str(error), retry_seconds=REFUSED_AGAIN.total_seconds())
 
     # ------------------------------------------------------------ ends
 
