@@ -361,8 +361,10 @@ async def test_a_directive_that_a_policy_of_the_cluster_refuses_stands_and_is_gi
     assert actions(raw) == [("Pause", "Intended", None)]
     assert raw["status"]["supervision"]["clock"]["journalLength"] == 1
     operator.server.steer(steer={"a1": {"message": "Look at invoice 42."}})
+    operator.desk.queue.taken.clear()
     await operator.look(29)
     assert "control" not in operator.writes()
+    assert RUN in operator.desk.queue.taken
     raw = await operator.look(2)
     raw = await operator.look(3)
     assert actions(raw) == [("Pause", "Done", None)]

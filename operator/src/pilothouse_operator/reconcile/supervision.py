@@ -185,9 +185,11 @@ class Supervision:
         self._desk.judges.take(uid, watch.verdicts)
         for ask in watch.plan.asks:
             self._desk.judges.ask(key, uid, ask)
-        if watch.plan.directive is not None and (memory.again is None or view.now >= memory.again):
-            await self._patch(key, raw, watch.plan.directive, memory)
-            return True
+        if watch.plan.directive is not None:
+            if memory.again is None or view.now >= memory.again:
+                await self._patch(key, raw, watch.plan.directive, memory)
+                return True
+            self._desk.queue.add_after(key, (memory.again - view.now).total_seconds())
         return watch.plan.is_changed
 
     def _keep(self, memory: _Memory, raw: Raw, view: RunView, watch: Watch) -> bool:
@@ -264,7 +266,6 @@ class Supervision:
             return
         memory.unapplied |= actions
         memory.again = self._desk.now() + REFUSED_AGAIN
-        self._desk.queue.add_after(key, REFUSED_AGAIN.total_seconds())
         log.warning("supervisor.refused", **run, error=str(error), retry_seconds=REFUSED_AGAIN.total_seconds())
 
     # ------------------------------------------------------------ ends
