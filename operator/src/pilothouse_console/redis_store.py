@@ -35,6 +35,10 @@ class RedisAway(Exception):
     """Redis does not answer, or refuses; the message says which."""
 
 
+class WrongKind(RedisAway):
+    """A key is of another kind than the one that was asked for: whoever may write to it has made it so."""
+
+
 class FileLogin(CredentialProvider):
     """User and password out of the files of a mounted Secret, read at each connect: they may be replaced."""
 
@@ -130,7 +134,8 @@ class RedisStore:
             reply = await answer
         except (RedisError, OSError, TimeoutError) as error:
             self._metrics.redis_failures.inc()
-            raise RedisAway(f"{type(error).__name__}: {str(error)[:200]}") from error
+            kind = WrongKind if str(error).startswith("WRONGTYPE") else RedisAway
+            raise kind(f"{type(error).__name__}: {str(error)[:200]}") from error
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError  # redis-py loses one that comes together with a reply

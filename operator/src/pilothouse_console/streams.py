@@ -15,7 +15,7 @@ import structlog
 from pilothouse_console.frames import START, Frame, Order, Ring, TraceFrames, dump, parse_stream_id
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.picture import Entry, Picture, RunKey
-from pilothouse_console.redis_store import RedisAway, RedisStore
+from pilothouse_console.redis_store import RedisAway, RedisStore, WrongKind
 
 BLOCK_MILLISECONDS = 250
 """How long one read of all streams waits: a feed that is opened meanwhile joins the next."""
@@ -37,6 +37,8 @@ class Feed:
         self.entry: Entry | None = entry
         self.ring: Ring | None = None
         """None until the stream's end is known."""
+        self.is_stream = True
+        """False once Redis has said that the key of its frames holds something else."""
         self._viewers: set[asyncio.Event] = set()
         self._told: tuple[int, bytes] = (-1, b"")
 
@@ -120,18 +122,34 @@ class Streams:
         places: dict[tuple[str, str], Order] = {}
         for run, feed in feeds.items():
             if feed.ring is None:
-                newest = await store.newest_frames(*run, 1)
-                feed.ring = Ring(newest[-1].order if newest else START)
+                feed.ring = Ring(await self._find_end(store, feed))
                 feed.wake()
-            places[run] = feed.ring.newest
+            if feed.is_stream:
+                places[run] = feed.ring.newest
         if not places:
             self._wanted.clear()
             return
-        for run, frames in (await store.new_frames(places, BLOCK_MILLISECONDS)).items():
+        try:
+            news = await store.new_frames(places, BLOCK_MILLISECONDS)
+        except WrongKind:  # of one run, whose runner may write anything there: the others are read on
+            for run in places:
+                await self._find_end(store, feeds[run])
+            return
+        for run, frames in news.items():
             ring = feeds[run].ring
             assert ring is not None
             ring.extend(frames)
             feeds[run].wake()
+
+    async def _find_end(self, store: RedisStore, feed: Feed) -> Order:
+        """Return where the stream of a feed ends now, and note where it is none."""
+        try:
+            newest = await store.newest_frames(feed.key.namespace, feed.uid, 1)
+        except WrongKind:
+            feed.is_stream = False
+            log.warning("api.no_stream", namespace=feed.key.namespace, run=feed.key.name)
+            return START
+        return newest[-1].order if newest else START
 
     @contextmanager
     def opened(self, entry: Entry) -> Iterator[Feed]:

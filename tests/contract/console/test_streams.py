@@ -196,6 +196,35 @@ async def test_while_redis_is_away_a_stream_stays_and_then_goes_on_without_a_gap
         server.close()
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["before it is looked at", "while it is looked at"])
+async def test_a_runner_that_makes_something_else_of_its_stream_silences_no_other_run(is_late: bool) -> None:
+    async with opened(shared_redis()) as scene:
+        hostile = uuid.uuid4().hex
+        key = f"{redis_run_prefix(NAMESPACE, hostile)}frames"
+        metadata = {"namespace": NAMESPACE, "name": "hostile", "uid": hostile, "resourceVersion": "1"}
+        entry = scene.picture.apply({"metadata": metadata, "spec": {"workflowRef": {"name": "triage"}}})
+        assert entry is not None
+        if not is_late:
+            scene.server.ask("HSET", key, "a", "b")
+        scene.change()
+        scene.tell(1)
+        failures = scene.store._metrics.redis_failures
+
+        async def poison_and_tell() -> None:
+            if is_late:
+                scene.server.ask("HSET", key, "a", "b")
+            async with asyncio.timeout(20):
+                while not failures._value.get():
+                    assert not seen_again
+                    await asyncio.sleep(0.01)
+            scene.tell(1)
+
+        seen_again: list[int] = []
+        with scene.streams.opened(entry) as feed, feed.viewed():
+            seen_again += (await look(scene, lambda seen: len(seen.turns) >= 2, then=poison_and_tell())).turns
+        assert seen_again == [1, 2]
+
+
 async def test_a_large_result_is_found_by_its_digest() -> None:
     async with opened(shared_redis()) as scene:
         result = {"text": "x" * 9000, "half": "\ud800"}
