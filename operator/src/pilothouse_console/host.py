@@ -3,9 +3,11 @@
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 import uvicorn
@@ -33,6 +35,8 @@ from pilothouse_kubernetes.connection import CONNECTION_LIMIT, Connection, Crede
 
 EXIT_FAULT = 1
 UNTAKEN_SECONDS = 60
+CERTIFICATE_SECONDS = 60.0
+"""How often the certificate's files are looked at: whatever renews it does so days before it ends."""
 
 log = structlog.get_logger()
 
@@ -162,6 +166,30 @@ class Host:
                 group.create_task(self._parts.fleet.run())
             group.create_task(self._parts.services.watching.run())
             group.create_task(self._parts.services.streams.run())
+            group.create_task(self._follow_certificate())
+
+    async def _follow_certificate(self) -> None:
+        """Serve a certificate that was replaced on disk to who connects from then on."""
+        certificate, key = self._settings.tls_certificate, self._settings.tls_key
+        if certificate is None:
+            return
+        served = _texts(certificate, key)
+        while True:
+            await asyncio.sleep(CERTIFICATE_SECONDS)
+            found = _texts(certificate, key)
+            context = self._server.config.ssl
+            if found == served or found is None or context is None:
+                continue
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                    certificate, key
+                )  # or what is served is half new
+                context.load_cert_chain(certificate, key)
+            except (OSError, ssl.SSLError) as error:  # half of it is there: the other half comes in moments
+                log.warning("api.certificate_unreadable", error=str(error))
+                continue
+            served = found
+            log.info("api.certificate_replaced")
 
     async def _serve(self) -> None:
         family = socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET
@@ -212,6 +240,13 @@ class Host:
         services.metrics.is_live.set(services.watching.is_live)
         body = generate_latest(services.metrics.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _texts(*paths: Path | None) -> tuple[bytes, ...] | None:
+    try:
+        return tuple(path.read_bytes() for path in paths if path is not None)
+    except OSError:
+        return None
 
 
 def _config(settings: ApiSettings, app: ASGIApp) -> uvicorn.Config:
