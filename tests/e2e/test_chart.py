@@ -248,6 +248,8 @@ def test_a_fleet_gives_the_operator_api_its_redis_its_name_and_its_key() -> None
         ('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', 'fleet.keySecret=""'),
         ('fleet.redisUrl="redis://me:secret@r:6379"', 'fleet.cluster="a"'),
         ('fleet.cluster="A"',),
+        ('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', "api.enabled=false"),
+        ('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', "namespaced=true"),
     ],
 )
 def test_a_fleet_without_a_name_or_a_key_is_refused(settings: tuple[str, ...]) -> None:
