@@ -248,13 +248,17 @@ def test_a_fleet_gives_the_operator_api_its_redis_its_name_and_its_key() -> None
         ('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', 'fleet.keySecret=""'),
         ('fleet.redisUrl="redis://me:secret@r:6379"', 'fleet.cluster="a"'),
         ('fleet.cluster="A"',),
-        ('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', "api.enabled=false"),
-        ('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', "namespaced=true"),
     ],
 )
 def test_a_fleet_without_a_name_or_a_key_is_refused(settings: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError, match="schema"):
         render(*settings)
+
+
+@pytest.mark.parametrize("setting", ["api.enabled=false", "namespaced=true"])
+def test_a_fleet_without_an_operator_api_is_refused(setting: str) -> None:
+    with pytest.raises(AssertionError, match="the operator API, which is what joins a fleet, is not installed"):
+        render('fleet.redisUrl="redis://r:6379"', 'fleet.cluster="a"', setting)
 
 
 @pytest.mark.parametrize(
