@@ -75,7 +75,8 @@ class Guard:
             return None
         there = sorted({entry.key.namespace for entry in self._picture.entries()})
         if len(there) > MOST_NAMESPACES:
-            raise Problem(403, f"runs are in {len(there)} namespaces: too many to ask about", "send ?namespace=NAME")
+            what = f"runs are in more than {MOST_NAMESPACES} namespaces: too many to ask about"
+            raise Problem(403, what, "send ?namespace=NAME")
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def may_list(one: str) -> bool:
