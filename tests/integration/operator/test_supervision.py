@@ -523,7 +523,7 @@ async def test_a_barrier_costs_one_status_write_with_its_verdict(stage: Stage, t
             await wait_run(stage, lambda raw, want=length: record(raw)["clock"]["journalLength"] == want)
             await stage.publish(**quiet(turn, journalLength=length + 1))
         assert await steady(stage) - before == Counter({"patch/agentruns/status": 3})
-        assert len(judge.asked) == 4
+        assert len(judge.asked) == 3
 
 
 async def steady(stage: Stage) -> Counter[str]:

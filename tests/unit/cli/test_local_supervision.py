@@ -29,7 +29,7 @@ from support.installation import wait_until
 from support.terminal import Terminal, finish, read_until, workflow_manifest
 from unit.cli.test_local_children import a_call, an_agent
 from unit.control.manifests import ROUTES, Raw, a_run, a_supervisor, a_workflow, an_object
-from unit.control.supervision.worlds import a_judge, calling
+from unit.control.supervision.worlds import a_judge, at_barrier, calling
 
 OFTEN = {"name": "often", "when": "ToolRepeated", "then": "Pause"}
 
@@ -176,7 +176,7 @@ def test_a_judge_is_asked_beside_the_run(tmp_path: Path, answer: JudgeAnswer, wa
     stage = Stage(tmp_path, guard, judge)
 
     async def scene() -> None:
-        stage.publish(calling(1, 1))
+        stage.publish(at_barrier(1))
         stage.host.look()
         record = stage.run.status.supervision
         assert record is not None

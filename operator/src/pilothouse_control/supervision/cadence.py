@@ -122,6 +122,14 @@ def is_slot_due(judge: Judge, iteration: int, taken: int) -> bool:
 
 
 def _is_due(slot: _Slot) -> bool:
+    """Tell whether a slot is to be taken now.
+
+    Under Sync only while the run stands still, as it does at the barrier: a verdict on the beginning of a turn would be
+    the only one of its iteration, and the barrier behind the turn would be passed by what nobody has judged.
+    """
+    snapshot = slot.view.snapshot
+    if slot.binding.spec.enforcement == "Sync" and (snapshot is None or snapshot.parked is None):
+        return False
     return is_slot_due(slot.judge, slot.observation.iteration, slot.record.iteration)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pilothouse_api.judging import JudgeFailure, Verdict
 from pilothouse_api.v1alpha1.agentrun import JudgeRecord
 from pilothouse_control.supervision import JudgeAvailable, JudgeUnavailable
-from unit.control.supervision.worlds import World, a_guard, a_judge, a_snapshot, calling
+from unit.control.supervision.worlds import World, a_guard, a_judge, a_snapshot, at_barrier, calling
 
 PASSED = Verdict(passed=True, reason="fine", tokens=10)
 FAILED = Verdict(passed=False, reason="It pays twice.", tokens=10)
@@ -100,6 +100,18 @@ def test_the_reason_of_a_verdict_is_the_text_of_its_steer() -> None:
     assert world.control["steer"] == {"judge-000001-guard": {"message": "It pays twice."}}
 
 
+def test_under_sync_a_judge_is_asked_once_the_turn_is_over() -> None:
+    world = judged(enforcement="Sync")
+    world.settle(a_snapshot(1, journalLength=7))
+    assert world.underway == {}
+    world.settle(at_barrier(1))
+    [ask] = world.underway.values()
+    assert ask.journal_length == 10
+    clock = world.record.clock
+    assert clock is not None
+    assert clock.journal_length == 7
+
+
 def test_a_verdict_that_fails_the_run_without_a_word_gives_a_message_that_is_none_the_less_one() -> None:
     world = judged(onViolation="Steer")
     world.settle(a_snapshot(1))
@@ -131,7 +143,7 @@ def test_a_verdict_is_dropped_once_no_agent_is_at_work() -> None:
 
 def test_a_verdict_that_a_dead_host_asked_for_is_asked_for_again_and_counted_once() -> None:
     world = judged(enforcement="Sync")
-    world.snapshot = a_snapshot(1)
+    world.snapshot = at_barrier(1)
     world.look(dies_before="asks")
     world.settle()
     assert world.underway["uid-guard"].is_repeated
@@ -159,7 +171,7 @@ def test_a_failure_means_what_on_error_says(on_error: str, want: list[str]) -> N
 def test_a_judge_that_cannot_be_asked_is_off_or_as_good_as_one_that_fails(on_error: str, want: list[str]) -> None:
     world = judged(a_judge(onError=on_error), enforcement="Sync")
     world.judges["uid-guard"] = OFF
-    world.settle(a_snapshot(1))
+    world.settle(at_barrier(1))
     assert not world.underway
     assert [action.action for action in world.record.actions] == want
     assert all(action.reason == "judge unavailable (UnknownModel)" for action in world.record.actions)
@@ -182,7 +194,7 @@ def test_a_judge_that_is_off_takes_its_slot_once_it_can_be_asked() -> None:
 def test_what_nobody_knows_of_a_judge_yet_is_waited_for() -> None:
     world = judged(enforcement="Sync")
     del world.judges["uid-guard"]
-    world.settle(a_snapshot(1))
+    world.settle(at_barrier(1))
     assert not world.underway
     assert world.record.clock is None
 
@@ -215,8 +227,8 @@ def test_a_budget_is_of_the_run_and_not_of_a_visit() -> None:
 
 def test_the_clock_waits_for_a_due_verdict() -> None:
     world = judged(enforcement="Sync")
-    world.settle(a_snapshot(0))
-    plan = world.settle(a_snapshot(1))
+    world.settle(at_barrier(0))
+    plan = world.settle(at_barrier(1))
     clock = world.record.clock
     assert clock is None or clock.turn == 0
     assert plan.next_look is not None
@@ -230,7 +242,7 @@ def test_the_clock_waits_for_a_due_verdict() -> None:
 @pytest.mark.parametrize("on_error", ["Ignore", "Pause"])
 def test_a_judge_that_hangs_is_a_timeout_however_long_its_client_waits(on_error: str) -> None:
     world = judged(a_judge(onError=on_error), enforcement="Sync")
-    plan = world.settle(a_snapshot(1))
+    plan = world.settle(at_barrier(1))
     assert plan.next_look is not None
     world.now = plan.next_look
     world.settle()
@@ -243,8 +255,8 @@ def test_a_judge_that_hangs_is_a_timeout_however_long_its_client_waits(on_error:
 
 def test_a_sync_slot_waits_until_the_answer_that_nobody_needs_is_out_of_the_way() -> None:
     world = judged(enforcement="Sync")
-    world.settle(a_snapshot(1))
-    world.settle(a_snapshot(2, visit=2, iteration=1))
+    world.settle(at_barrier(1))
+    world.settle(at_barrier(2, visit=2, iteration=1))
     clock = world.record.clock
     assert clock is None
     world.answer(FAILED)
@@ -260,7 +272,7 @@ def test_a_sync_slot_waits_until_the_answer_that_nobody_needs_is_out_of_the_way(
 
 def test_a_judge_that_is_taken_away_is_not_waited_for() -> None:
     world = judged(enforcement="Sync")
-    world.settle(a_snapshot(1))
+    world.settle(at_barrier(1))
     world.supervisors = [a_guard("guard", enforcement="Sync", generation=2)]
     world.settle()
     assert world.record.clock is not None

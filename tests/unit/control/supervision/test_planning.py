@@ -7,7 +7,17 @@ import pytest
 from pilothouse_api.v1alpha1.agentrun import Supervision
 from pilothouse_control.supervision import SupervisionView, find_bound, plan_supervision
 from pilothouse_control.supervision.acting import MAX_ACTIONS
-from unit.control.supervision.worlds import REPEATED, START, World, a_guard, a_judge, a_plan, a_snapshot, calling
+from unit.control.supervision.worlds import (
+    REPEATED,
+    START,
+    World,
+    a_guard,
+    a_judge,
+    a_plan,
+    a_snapshot,
+    at_barrier,
+    calling,
+)
 
 PAUSE = {**REPEATED, "then": "Pause"}
 STEER = {"name": "nudge", "when": "IterationReached", "iterationReached": {"count": 3}, "then": "Steer"}
@@ -371,7 +381,7 @@ def test_a_look_of_an_async_supervisor_that_finds_nothing_writes_nothing() -> No
 
 def test_a_pause_of_the_barrier_is_told_once_and_of_the_supervisor_that_is_behind() -> None:
     world = World([a_guard("quick", enforcement="Sync"), a_guard("slow", enforcement="Sync", judge=a_judge())])
-    world.settle(a_snapshot(1))
+    world.settle(at_barrier(1))
     parked = {"reason": "Barrier", "turn": 1, "since": START.isoformat(), "message": "not judged within 60 s"}
     for length in (11, 12):
         world.settle(a_snapshot(1, journalLength=length, parked=parked))

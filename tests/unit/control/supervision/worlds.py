@@ -66,6 +66,13 @@ def calling(turn: int, times: int, tool: str = "lookup", **changes: Any) -> Snap
     return a_snapshot(turn, visitCounts={"toolCalls": {tool: times}}, **changes)
 
 
+def at_barrier(turn: int, **changes: Any) -> Snapshot:
+    """The snapshot behind a turn of a Sync run, whose runner waits for the clock."""
+    wake = (START + timedelta(seconds=60)).isoformat()
+    parked = {"reason": "Barrier", "turn": turn, "since": START.isoformat(), "wake": wake, "onTimeout": "Pause"}
+    return a_snapshot(turn, parked=parked, **changes)
+
+
 @dataclass
 class World:
     """One run with its supervisors. `look` is one step of the host, `settle` looks until there is nothing to do."""
