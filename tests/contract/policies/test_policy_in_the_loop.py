@@ -55,10 +55,11 @@ async def test_the_server_decides_by_what_the_run_asks(opa: OpaServer) -> None:
 async def test_a_server_that_misbehaves_denies_and_the_run_goes_on(opa: OpaServer, path: str) -> None:
     began = time.monotonic()
     rule = endpoint(url=opa.url(path))
-    rule["http"]["timeoutSeconds"] = 1
+    # The others are refused for what they answer: a busy machine may need a second to ask.
+    rule["http"]["timeoutSeconds"] = 1 if path in ("/silent", "/slow") else 5
     run = await run_with(rule)
     assert (run.functions_run(), shown_codes(run)) == ([], ["tool_policy_denied"])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
     (judged,) = await run.facts_of(PolicyJudged)
     assert judged.is_failure and judged.is_asked
     assert len(opa.asked) == 1
