@@ -272,11 +272,19 @@ def _ends_once(seen: Evidence) -> Iterator[str]:
         ):
             yield f"the end changed from {ended.get('exit')} to {sight.status.get('exit')}"
         if sight.status.get("phase") in PHASES_OF_ENDS:
-            if ended is None and sight.alive:
-                yield f"the run was {sight.status['phase']} while {', '.join(sight.alive)} lived"
+            alive = [] if ended is not None else [pod for pod in sight.alive if pod != _may_live_on(sight.status)]
+            if alive:
+                yield f"the run was {sight.status['phase']} while {', '.join(alive)} lived"
             ended = sight.status
         elif ended is not None:
             yield f"the run was {ended['phase']} and became {sight.status.get('phase')}"
+
+
+def _may_live_on(status: Mapping[str, Any]) -> str | None:
+    """Return the pod of a run that has ended by its runner's word; an end that proves something waits for it too."""
+    unknown = (status.get("run") or {}).get("effects", {}).get("unknown")
+    is_told = status["phase"] != "Aborted" and not unknown and (status.get("run") or {}).get("exit") is not None
+    return (status.get("pod") or {}).get("name") if is_told else None
 
 
 def only_crashes_count(seen: Evidence) -> Iterator[str]:

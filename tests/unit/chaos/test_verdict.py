@@ -64,6 +64,7 @@ class Story:
                 "conditions": copy.deepcopy(CONDITIONS),
                 "exit": {"reason": "Complete"},
                 "result": {"a": 1},
+                "pod": {"name": "r-2"},
                 "run": {
                     "attempt": 2,
                     "turn": 1,
@@ -202,8 +203,13 @@ def says_failed_and_ready(story: Story) -> None:
     story.final["phase"] = "Failed"
 
 
-def ended_while_a_process_lived(story: Story) -> None:
+def ended_while_another_process_lived(story: Story) -> None:
+    story.alive = ("r-1", "r-2")
+
+
+def ended_not_knowing_while_its_process_lived(story: Story) -> None:
     story.alive = ("r-2",)
+    story.final["run"]["effects"]["unknown"] = [{"callId": "t1-0-a", "tool": "pay"}]
 
 
 def changed_its_result(story: Story) -> None:
@@ -261,7 +267,8 @@ SPOILED: dict[Callable[[Story], None], str] = {
     is_stuck: "ends_and_says_so",
     ended_without_a_journal: "ends_and_says_so",
     says_failed_and_ready: "ends_and_says_so",
-    ended_while_a_process_lived: "ends_and_says_so",
+    ended_while_another_process_lived: "ends_and_says_so",
+    ended_not_knowing_while_its_process_lived: "ends_and_says_so",
     changed_its_result: "ends_and_says_so",
     came_back_to_life: "ends_and_says_so",
     counted_what_is_no_crash: "only_crashes_count",
@@ -270,6 +277,13 @@ SPOILED: dict[Callable[[Story], None], str] = {
     did_not_stop_in_its_grace: "processes_end_well",
     runs_for_ever: "processes_end_well",
 }
+
+
+def test_the_process_that_has_told_the_end_may_live_a_moment_longer() -> None:
+    story = Story()
+    story.alive = ("r-2",)
+
+    assert judge(story.evidence()) == []
 
 
 @pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)
