@@ -4,40 +4,15 @@ import asyncio
 import logging
 import sys
 
-import structlog
 from pydantic import ValidationError
 
 from pilothouse_kubernetes.connection import LoginError, find_credentials
+from pilothouse_kubernetes.process_logs import configure_logging
 from pilothouse_operator.host import Host
 from pilothouse_operator.references import explain
 from pilothouse_operator.settings import OperatorSettings
 
 EXIT_USAGE = 2
-
-
-def configure_logging(level: str) -> None:
-    """Write JSON lines to stderr, those of libraries too; Kopf tells only what is wrong: it logs every object else."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=[*shared, structlog.processors.JSONRenderer()],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    removal = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
-            processors=[removal, structlog.processors.JSONRenderer()],
-        )
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("kopf.objects").setLevel(logging.ERROR)
 
 
 async def _run(settings: OperatorSettings) -> int:
@@ -52,6 +27,7 @@ def main() -> int:
         print(f"PILOTHOUSE_OPERATOR_*: {explain(error)}", file=sys.stderr)
         return EXIT_USAGE
     configure_logging(settings.log_level)
+    logging.getLogger("kopf.objects").setLevel(logging.ERROR)  # it logs every object else
     try:
         return asyncio.run(_run(settings))
     except LoginError as error:
