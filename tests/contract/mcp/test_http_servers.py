@@ -574,14 +574,21 @@ async def test_a_server_that_asks_back_without_end_gets_so_many_answers(a_client
         part = await exchange.events()
         for number in range(200):
             await part(f"data: {json.dumps({'jsonrpc': '2.0', 'id': f's{number}', 'method': 'ping'})}\n\n")
+        seen = 0
+        while not seen or len(answers()) > seen:  # until no more of them come
+            seen = len(answers())
+            await asyncio.sleep(0.5)
         answer = {"jsonrpc": "2.0", "id": exchange.asked.message["id"], "result": {"content": []}}
         await part(f"data: {json.dumps(answer)}\n\n")
         await exchange.gone()
 
+    def answers() -> list[str]:
+        return [asked.message["id"] for asked in server.asked if "result" in asked.message]
+
     with raw_http_server(tools_call=ask_back) as server:
         async with a_client() as mcp:
             assert await call(mcp, at(server.url)) == McpResult("")
-            assert 1 <= len([asked for asked in server.asked if "result" in asked.message]) <= 64
+            assert 1 <= len(answers()) <= 64
 
 
 # ---------------------------------------------------------------- hangs and aborts
