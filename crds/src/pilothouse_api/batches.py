@@ -42,7 +42,7 @@ def decode_batch(line: bytes) -> Batch | None:
     try:
         body = json.loads(line)
         return Batch(int(body["attempt"]), int(body["seq"]), tuple(body["entries"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -127,6 +127,12 @@ def redis_run_prefix(namespace: str, uid: str) -> str:
     return f"ns:{namespace}:run:{uid}:"
 
 
+LONGEST_FRAME_BYTES = 8 * 1024
+"""JSON of one frame in a run's stream: what is longer is not sent, and not handed on."""
+LONGEST_LOOK_BYTES = 64 * 1024
+"""The same of one look of supervision."""
+
+
 FLEET_RUNS = "pilothouse:fleet:runs"
 """Hash of a fleet's Redis: the runs of all its clusters."""
 FLEET_CLUSTERS = "pilothouse:fleet:clusters"

@@ -133,6 +133,8 @@ class Looks(Shown):
 
     items: tuple[Look, ...]
     """Looks; where a crash took facts back, a later look of a shorter journal follows those that are none any more."""
+    is_cut: Literal[True] | None = None
+    """True where older ones are left out, since all together are longer than 4 MiB."""
 
 
 class Result(Shown):

@@ -18,6 +18,8 @@ Order = tuple[int, int]
 START: Order = (0, 0)
 MOST_KEPT = 256
 """Frames of a run that are kept for those who follow it."""
+MOST_KEPT_LENGTH = 256 * 1024
+"""Characters of them, four times what as many usual ones have."""
 _STREAM_ID = re.compile(r"^([0-9]{1,18})-([0-9]{1,18})$")
 
 
@@ -47,6 +49,7 @@ class Ring:
     def __init__(self, floor: Order = START) -> None:
         self.floor = floor
         self._frames: deque[Frame] = deque()
+        self._length = 0
 
     @property
     def newest(self) -> Order:
@@ -57,8 +60,11 @@ class Ring:
         """Add frames that are newer than all others."""
         for frame in frames:
             self._frames.append(frame)
-            if len(self._frames) > MOST_KEPT:
-                self.floor = self._frames.popleft().order
+            self._length += len(frame.text)
+            while len(self._frames) > MOST_KEPT or self._length > MOST_KEPT_LENGTH:
+                oldest = self._frames.popleft()
+                self._length -= len(oldest.text)
+                self.floor = oldest.order
 
     def after(self, order: Order) -> list[Frame]:
         """Return the frames behind a place that is not below the floor."""
@@ -111,9 +117,14 @@ def frame_text(raw: bytes) -> str:
     """Return a frame out of the stream in one line; one that is no JSON object, or too deep, is said to be lost."""
     try:
         frame = json.loads(raw)
-        return dump(frame if isinstance(frame, dict) else _LOST)
     except (ValueError, RecursionError):
-        return dump(_LOST)
+        return lost_frame("it is no JSON")
+    try:
+        return dump(frame) if isinstance(frame, dict) else lost_frame("it is no object")
+    except RecursionError:
+        return lost_frame("it is nested too deep")
 
 
-_LOST = {"kind": "Lost", "turn": 0}
+def lost_frame(why: str) -> str:
+    """Return what stands for frames that are not shown, as text."""
+    return dump({"kind": "Lost", "turn": 0, "lost": why})

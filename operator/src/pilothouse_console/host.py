@@ -100,7 +100,7 @@ def _build_fleet(settings: ApiSettings, office: Office) -> Fleet | None:
         key = FleetKey.read(settings.fleet_key.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise WrongKey(f"the keys of the fleet cannot be read: {error}") from None
-    redis = connect(settings.fleet_redis_url, settings.fleet_redis_login)
+    redis = connect(settings.fleet_redis_url, settings.fleet_redis_login, is_bounded=False)
     return Fleet(settings.fleet_cluster, key, redis, office)
 
 

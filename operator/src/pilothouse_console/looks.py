@@ -15,10 +15,10 @@ async def read_looks(entry: Entry, store: RedisStore | None) -> Looks:
         what = f"nothing is kept of what supervision saw of run {name}: journals are not in a Redis"
         raise Problem(404, what, "set redis.url, or redis.enabled, before the next run")
     try:
-        raw_looks = await store.looks(entry.key.namespace, entry.uid)
+        kept = await store.looks(entry.key.namespace, entry.uid)
     except RedisAway as error:
         raise away(f"Redis does not hand out what supervision saw of run {name}: {error}", 5) from None
-    return Looks(items=tuple(_look(raw) for raw in raw_looks if _is_look(raw)))
+    return Looks(items=tuple(_look(raw) for raw in kept.items if _is_look(raw)), is_cut=kept.is_cut or None)
 
 
 def _is_look(raw: dict[str, Any]) -> bool:

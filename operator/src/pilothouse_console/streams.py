@@ -6,16 +6,26 @@ what is sent is dropped; who comes back with the id of the last event goes on be
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import structlog
 
-from pilothouse_console.frames import START, Frame, Order, Ring, TraceFrames, dump, parse_stream_id
+from pilothouse_console.frames import (
+    START,
+    Frame,
+    Order,
+    Ring,
+    TraceFrames,
+    dump,
+    format_stream_id,
+    lost_frame,
+    parse_stream_id,
+)
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.picture import Entry, Picture, RunKey
-from pilothouse_console.redis_store import RedisAway, RedisStore, WrongKind
+from pilothouse_console.redis_store import Flooded, NotFollowed, RedisAway, RedisStore, WrongKind
 
 BLOCK_MILLISECONDS = 250
 """How long one read of all streams waits: a feed that is opened meanwhile joins the next."""
@@ -120,9 +130,11 @@ class Streams:
     async def _read(self, store: RedisStore) -> None:
         feeds = {(one.feed.key.namespace, one.feed.uid): one.feed for one in self._feeds.values()}
         places: dict[tuple[str, str], Order] = {}
-        for run, feed in feeds.items():
+        for run, feed in random.sample(list(feeds.items()), len(feeds)):  # no run always fills a reply before others
             if feed.ring is None:
                 feed.ring = Ring(await self._find_end(store, feed))
+                if not feed.is_stream:
+                    feed.ring.extend([_lost_behind(START)])
                 feed.wake()
             if feed.is_stream:
                 places[run] = feed.ring.newest
@@ -130,11 +142,18 @@ class Streams:
             self._wanted.clear()
             return
         try:
-            news = await store.new_frames(places, BLOCK_MILLISECONDS)
+            self._hand_on(feeds, await store.new_frames(places, BLOCK_MILLISECONDS))
         except WrongKind:  # of one run, whose runner may write anything there: the others are read on
             for run in places:
                 await self._find_end(store, feeds[run])
-            return
+        except Flooded:  # by some, likewise: each is read alone
+            for run, place in places.items():
+                try:
+                    self._hand_on(feeds, await store.new_frames({run: place}, None))
+                except NotFollowed as error:
+                    _give_up(feeds[run], str(error))
+
+    def _hand_on(self, feeds: Mapping[tuple[str, str], Feed], news: Mapping[tuple[str, str], Sequence[Frame]]) -> None:
         for run, frames in news.items():
             ring = feeds[run].ring
             assert ring is not None
@@ -144,12 +163,10 @@ class Streams:
     async def _find_end(self, store: RedisStore, feed: Feed) -> Order:
         """Return where the stream of a feed ends now, and note where it is none."""
         try:
-            newest = await store.newest_frames(feed.key.namespace, feed.uid, 1)
-        except WrongKind:
-            feed.is_stream = False
-            log.warning("api.no_stream", namespace=feed.key.namespace, run=feed.key.name)
+            return await store.newest_place(feed.key.namespace, feed.uid) or START
+        except NotFollowed as error:
+            _give_up(feed, str(error))
             return START
-        return newest[-1].order if newest else START
 
     @contextmanager
     def opened(self, entry: Entry) -> Iterator[Feed]:
@@ -198,10 +215,29 @@ class Streams:
             return ring.after(ring.floor) if ring is not None else []
         try:
             frames = await self._store.frames_after(feed.key.namespace, feed.uid, place, PAGE)
+        except Flooded:  # what is new is read on, where it can be
+            return [_lost_at(ring.floor), *ring.after(ring.floor)] if ring is not None else []
         except RedisAway:
             return []
         # The stream's end was seen before: what the store does not have behind this place, nobody has.
         return frames or (ring.after(ring.floor) if ring is not None else [])
+
+
+def _give_up(feed: Feed, why: str) -> None:
+    """Follow the frames of a run no more, and let its viewers know."""
+    feed.is_stream = False
+    log.warning("api.no_stream", namespace=feed.key.namespace, run=feed.key.name, error=why)
+    if feed.ring is not None:
+        feed.ring.extend([_lost_behind(feed.ring.newest)])
+        feed.wake()
+
+
+def _lost_behind(place: Order) -> Frame:
+    return _lost_at((place[0], place[1] + 1))
+
+
+def _lost_at(order: Order) -> Frame:
+    return Frame(format_stream_id(order), order, lost_frame("frames of this run cannot be read"))
 
 
 class _Opened:

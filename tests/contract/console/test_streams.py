@@ -16,9 +16,10 @@ import pytest
 from pilothouse_api.batches import Batch, encode_batch
 from pilothouse_api.digests import compact_json, text_digest
 from pilothouse_api.names import redis_run_prefix
+from pilothouse_console import bounded_replies
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.picture import Entry, Picture
-from pilothouse_console.redis_store import RedisAway, RedisStore, connect
+from pilothouse_console.redis_store import PAGE_BOUND, RedisAway, RedisStore, connect
 from pilothouse_console.streams import Streams, View
 from support.redis_server import RedisServer, shared_redis
 
@@ -225,6 +226,36 @@ async def test_a_runner_that_makes_something_else_of_its_stream_silences_no_othe
         assert seen_again == [1, 2]
 
 
+async def test_a_runner_that_floods_its_stream_silences_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_replies, "MOST_PASSED_BYTES", 100_000)
+    async with opened(shared_redis()) as scene:
+        hostile = uuid.uuid4().hex
+        metadata = {"namespace": NAMESPACE, "name": "hostile", "uid": hostile, "resourceVersion": "1"}
+        entry = scene.picture.apply({"metadata": metadata, "spec": {"workflowRef": {"name": "triage"}}})
+        assert entry is not None
+        scene.change()
+        scene.tell(1)
+
+        with scene.streams.opened(entry) as feed, feed.viewed() as changed:
+
+            async def flood_and_tell() -> None:
+                while feed.ring is None:
+                    changed.clear()
+                    await changed.wait()
+                key = f"{redis_run_prefix(NAMESPACE, hostile)}frames"
+                scene.server.ask("XADD", key, "*", "frame", "x" * 200_000)
+                scene.tell(1)
+
+            seen = await look(scene, lambda seen: len(seen.turns) >= 2, then=flood_and_tell())
+            assert seen.turns == [1, 2]
+            async with asyncio.timeout(20):
+                while feed.is_stream:
+                    changed.clear()
+                    await changed.wait()
+            told = b"".join([part async for part in View(scene.streams, feed, None).news()]).decode()
+        assert "frames of this run cannot be read" in told
+
+
 async def test_a_large_result_is_found_by_its_digest() -> None:
     async with opened(shared_redis()) as scene:
         result = {"text": "x" * 9000, "half": "\ud800"}
@@ -253,9 +284,9 @@ async def test_the_user_of_the_chart_is_all_that_is_needed(tmp_path: Path) -> No
         assert await store.new_frames({(NAMESPACE, "u"): (0, 0)}, 1) == {}
         assert await store.result(NAMESPACE, "u", "d") is None
         with pytest.raises(RedisAway, match="NoPermission"):
-            await store._ask(store._client.xadd(f"ns:{NAMESPACE}:run:u:frames", {"frame": "{}"}))
+            await store._ask(store._client.xadd(f"ns:{NAMESPACE}:run:u:frames", {"frame": "{}"}), PAGE_BOUND)
         with pytest.raises(RedisAway, match="NoPermission"):
-            await store._ask(store._client.xrange("other"))
+            await store._ask(store._client.xrange("other"), PAGE_BOUND)
     finally:
         await store.close()
         server.close()

@@ -145,3 +145,21 @@ async def test_what_redis_refuses_and_what_is_no_json_does_no_harm(server: Redis
     frames.flush()
     await client.call("PING")
     assert stored(server) == [{"kind": "Step", "lost": "PydanticSerializationError"}]
+
+
+async def test_what_is_too_long_is_told_of_by_its_kind(server: RedisServer) -> None:
+    client = RedisClient(parse_address(server.url))
+    await client.call("PING")
+    frames = RedisFrames(client, PREFIX, keep_seconds=5000)
+    frames.emit({"kind": "Tools", "turn": 3, "time": "t", "leftOut": ["x" * 60] * 200})
+    frames.keep_look({"now": "t", "run": {"x": "x" * 70_000}})
+    frames.emit({"kind": "Step", "turn": 4})
+    frames.flush()
+    await client.call("PING")
+    lost, step = stored(server)
+    assert (lost["kind"], lost["turn"], lost["time"], step) == ("Tools", 3, "t", {"kind": "Step", "turn": 4})
+    assert "more than 8192" in str(lost["lost"])
+    (look,) = [json.loads(fields[1]) for _, fields in server.ask("XRANGE", f"{PREFIX}looks", "-", "+")]
+    assert "run" not in look
+    assert "more than 65536" in look["lost"]
+    await client.aclose()

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse_console.frames import MOST_KEPT, START, Frame, Ring, TraceFrames, frame_text, parse_stream_id
+from pilothouse_console.frames import (
+    MOST_KEPT,
+    MOST_KEPT_LENGTH,
+    START,
+    Frame,
+    Ring,
+    TraceFrames,
+    frame_text,
+    parse_stream_id,
+)
 
 
 def frame(number: int) -> dict[str, Any]:
@@ -62,6 +71,14 @@ def test_a_ring_knows_what_came_behind_its_floor() -> None:
     assert ring.floor == (8, 2)
     assert [one.order for one in ring.after((8, MOST_KEPT))] == [(8, MOST_KEPT + 1), (8, MOST_KEPT + 2)]
     assert (ring.place_of("8-5"), ring.place_of("8-1")) == ((8, 5), None)
+
+
+def test_a_ring_holds_no_more_than_its_length_allows() -> None:
+    ring = Ring()
+    ring.extend([Frame(f"8-{number}", (8, number), "x" * 9000) for number in range(1, 101)])
+    kept = ring.after(ring.floor)
+    assert sum(len(one.text) for one in kept) <= MOST_KEPT_LENGTH < sum(len(one.text) for one in kept) + 9000
+    assert (ring.newest, kept[0].order[1]) == ((8, 100), ring.floor[1] + 1)
 
 
 @pytest.mark.parametrize(

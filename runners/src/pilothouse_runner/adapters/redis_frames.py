@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from pilothouse_api.names import LONGEST_FRAME_BYTES, LONGEST_LOOK_BYTES
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.facts import Fact, ReplyReceived
 from pilothouse_engine.observers import Observer
@@ -40,13 +41,17 @@ class _Stream:
     key: str
     length: int
     field: str
+    longest: int
 
     def command(self, item: Mapping[str, Any]) -> tuple[Word, ...]:
-        """Return the command that adds an item; one that is no JSON is told of by its kind."""
+        """Return the command that adds an item; one that is no JSON, or too long, is told of by its kind."""
         try:
             text = to_json(dict(item))
         except PydanticSerializationError as error:
             text = to_json({"kind": item.get("kind"), "lost": type(error).__name__})
+        if len(text) > self.longest:
+            said = {key: item[key] for key in ("kind", "turn", "time", "now") if key in item}
+            text = to_json({**said, "lost": f"it has {len(text)} bytes, more than {self.longest}"})
         return ("XADD", self.key, "MAXLEN", "~", self.length, "*", self.field, text)
 
 
@@ -57,8 +62,8 @@ class RedisFrames:
 
     def __init__(self, client: RedisClient, prefix: str, *, keep_seconds: int) -> None:
         self._client = client
-        self._frames = _Stream(f"{prefix}frames", MAX_FRAMES, "frame")
-        self._looks = _Stream(f"{prefix}looks", MAX_LOOKS, "look")
+        self._frames = _Stream(f"{prefix}frames", MAX_FRAMES, "frame", LONGEST_FRAME_BYTES)
+        self._looks = _Stream(f"{prefix}looks", MAX_LOOKS, "look", LONGEST_LOOK_BYTES)
         self._keep_seconds = keep_seconds
         self._waiting: deque[tuple[_Stream, Mapping[str, Any]]] = deque(maxlen=MAX_WAITING_FRAMES)
         self._alarm: asyncio.TimerHandle | None = None
