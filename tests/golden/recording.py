@@ -8,11 +8,11 @@ in full unless it is very long.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 import yaml
+from msgspec.structs import fields
 
 from golden.script import Event
 from golden.stage import Killed, Stage, Told

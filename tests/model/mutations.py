@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from model import properties
 from model.scenarios import APPROVAL_CRASH, CRASH, SYNC_ABORT, TWO, ZOMBIE, decisions
 from model.world import Left, Parts, Scenario
@@ -56,7 +58,7 @@ class TakesNoForYes(Driver):
         visit = self._state.visit
         for call in visit.calls if visit is not None else ():
             if call.answer is not None and call.answer.decision == "Deny":
-                call.answer = replace(call.answer, decision="Approve")
+                call.answer = structs.replace(call.answer, decision="Approve")
         return await super()._perform()
 
 
@@ -66,7 +68,7 @@ class WaitsForNobody(Driver):
     async def _perform(self) -> Any:
         directives = self._inputs.directives
         if directives is not None and directives.barrier is not None:
-            self._inputs.directives = replace(directives, barrier=None)
+            self._inputs.directives = structs.replace(directives, barrier=None)
         return await super()._perform()
 
 

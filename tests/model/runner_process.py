@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from model.stepping import Ask, Cutting, Ended, Raises, StepAlarms, StepClock, resume
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agentrun import Snapshot
@@ -93,7 +95,7 @@ def _directives_key(directives: Directives | None, *, is_journal_lost: bool) -> 
         seen,
     )
     key = json.dumps(parts, sort_keys=True)
-    _DIRECTIVES.setdefault(key, replace(directives, snapshot=snapshot))
+    _DIRECTIVES.setdefault(key, structs.replace(directives, snapshot=snapshot))
     return key
 
 
@@ -326,7 +328,7 @@ class RunnerProcesses:
         store = copy.copy(base._ports.store)
         store._publishing, store._waiting, store._published = asyncio.Lock(), None, None
         store._length = top.length
-        made._ports = replace(base._ports, clock=clock, journal=journal, store=store)
+        made._ports = structs.replace(base._ports, clock=clock, journal=journal, store=store)
         made._stop = _StopFlag()
         made._alarms = StepAlarms()
         made._publisher = StepPublisher(made._ports.store, made._build_snapshot)
@@ -346,7 +348,7 @@ class RunnerProcesses:
         made._buffer = [json.loads(text) for text in entries[top.flushed :]]
         made._must_flush, made._is_urgent, made._journal_lost = top.must_flush, top.is_urgent, top.lost
         made._frames = []
-        made._inputs = replace(
+        made._inputs = structs.replace(
             made._inputs,
             now=START.timestamp() + top.now,
             read_at=START.timestamp() + top.read_at,

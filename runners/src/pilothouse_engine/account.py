@@ -3,12 +3,13 @@
 Money is whole nano-dollars, rounded up per call, so that adding never drifts below what was billed.
 """
 
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
+
+from msgspec import Struct
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import Usage
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 NANO = 1_000_000_000
 MILLION = 1_000_000
@@ -21,8 +22,7 @@ SMALLEST_ANSWER_TOKENS = 256
 """A wrap-up turn with less room for its answer is not worth its prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Value):
     """Nano-dollars per million tokens."""
 
     input: int
@@ -33,8 +33,7 @@ class Price:
         return -(-(input_tokens * self.input + output_tokens * self.output) // MILLION)
 
 
-@value
-class Hold:
+class Hold(Value):
     """What is reserved for one attempt of a call; `cost` is None where no price is known."""
 
     input: int
@@ -42,15 +41,13 @@ class Hold:
     cost: int | None = None
 
 
-@value
-class DoesNotFit:
+class DoesNotFit(Value):
     """Why a hold cannot be taken, for people."""
 
     message: str
 
 
-@value
-class Charge:
+class Charge(Value):
     """What a call took. `counted`: the provider gave both counts."""
 
     input: int
@@ -59,8 +56,7 @@ class Charge:
     counted: bool
 
 
-@value
-class Remaining:
+class Remaining(Value):
     """What may still be spent, by the tightest budget; None where there is none.
 
     `is_unpriced`: calls were made of which nobody knows the price, so that what is left of a cost budget is not known.
@@ -94,8 +90,7 @@ class Remaining:
         return None
 
 
-@dataclass(slots=True)
-class Account:
+class Account(Struct):
     """What was spent and what is held, of a run or of a visit."""
 
     input: int = 0

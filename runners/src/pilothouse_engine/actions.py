@@ -1,15 +1,16 @@
 """What the loop may do next: a closed union. A decision returns one, the driver performs it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from pilothouse_api.v1alpha1.agent import AgentSpec, ModelEndpoint
 from pilothouse_engine.facts import CallStarted, Cause, Facts, GateName, ModelStarted
 from pilothouse_engine.ports import Directives, SessionKey, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.steps.contract import StepCall
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 if TYPE_CHECKING:
     from pilothouse_engine.guardrails.gates import Gate
@@ -17,37 +18,32 @@ if TYPE_CHECKING:
     from pilothouse_engine.policies.questions import Question
 
 
-@value
-class Commit:
+class Commit(Value):
     """Journal these facts; they follow from what is known."""
 
     facts: Facts
 
 
-@value
-class ReadControl:
+class ReadControl(Value):
     """Read the directives, after so many seconds."""
 
     after: float = 0.0
 
 
-@value
-class ListTools:
+class ListTools(Value):
     """Ask the MCP servers that the agent's tools name what they offer, all at once, and journal what came of it."""
 
     agent: AgentSpec
 
 
-@value
-class LoadSession:
+class LoadSession(Value):
     """Load what was said in earlier runs of the session, after so many seconds, and journal what came of it."""
 
     key: SessionKey
     after: float = 0.0
 
 
-@value
-class CallModel:
+class CallModel(Value):
     """Journal the start, make one attempt of a model call, journal what came of it.
 
     `pinned` joins the system text of this one request.
@@ -61,16 +57,14 @@ class CallModel:
     timeout: float
 
 
-@value
-class ReadSlice:
+class ReadSlice(Value):
     """The work of read_tool_result: known at once."""
 
     content: str
     is_error: bool = False
 
 
-@value
-class Execution:
+class Execution(Value):
     """One call to run: its start, its work, and what to do with what comes of it."""
 
     started: CallStarted
@@ -83,15 +77,13 @@ class Execution:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-@value
-class Execute:
+class Execute(Value):
     """Journal the starts, run the calls at once, journal their results in this order."""
 
     executions: tuple[Execution, ...]
 
 
-@value
-class AskPolicy:
+class AskPolicy(Value):
     """Ask the endpoints of these lists, and journal the verdict. `call` is empty for a model call."""
 
     policies: "tuple[PlannedPolicy, ...]"
@@ -99,8 +91,7 @@ class AskPolicy:
     call: str
 
 
-@value
-class JudgeText:
+class JudgeText(Value):
     """Ask a gate about a text and journal what it says; `text` is the whole of it, `cut_at` as in CallFinished.
 
     `writes` are what the call would merge, `signal` its signal: they pass the gate too.
@@ -115,32 +106,27 @@ class JudgeText:
     writes: Mapping[str, Any] | None = None
 
 
-@value
-class Show:
+class Show(Value):
     """Publish what was done, at once: supervision may want to stop what follows."""
 
 
-@value
-class Sleep:
+class Sleep(Value):
     """Wait before the next attempt of a model call."""
 
     seconds: float
 
 
-@value
-class WaitParked:
+class WaitParked(Value):
     """Wait until something may have changed, at most so many seconds; then read the directives."""
 
     seconds: float
 
 
-@value
-class Finish:
+class Finish(Value):
     """The run has ended: publish it and stop."""
 
 
-@value
-class Release:
+class Release(Value):
     """The run goes on in another attempt: publish the park and stop."""
 
 
@@ -161,8 +147,7 @@ Action = (
 )
 
 
-@dataclass(slots=True)
-class Inputs:
+class Inputs(Struct):
     """What a decision knows besides the plan and the state; kept by the driver, read by decisions.
 
     `read_tick` is the state's tick at the newest attempt to read the directives, `failure` why that failed, `read_at`

@@ -1,11 +1,13 @@
 """One attempt from outside: which one it is, how its host asks it to let go, and how it ended."""
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import field
 
 from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
 from pilothouse_engine.settings import Settings
+from pilothouse_engine.values import Value
 
 SettleCause = Literal["Aborted", "DeadlineExceeded", "MaxAttempts"]
 """What the operator lets a run be closed for when no runner could do so itself."""
@@ -31,8 +33,7 @@ class Stop:
         await self._event.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Value):
     """The run has ended; the snapshot that says so was published."""
 
     exit: RunExit
@@ -40,16 +41,14 @@ class Finished:
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Value):
     """The run goes on later in another attempt; the process may exit 0."""
 
     parked: Parked
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Value):
     """This attempt is not the run's any more; nothing more was written."""
 
     reason: Literal["Fenced", "Gone"]
@@ -59,8 +58,7 @@ class Lost:
 AttemptEnd = Finished | Released | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Value):
     """Which attempt runs. `settle`: only fence, mark open calls unknown, journal and publish this exit reason."""
 
     number: int

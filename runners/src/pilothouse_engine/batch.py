@@ -18,7 +18,7 @@ from pilothouse_engine.limits import Limits
 from pilothouse_engine.results import error_content
 from pilothouse_engine.state import Call, RunState, Visit, identity_of
 from pilothouse_engine.tool_schemas import InvalidArguments, check_arguments
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 GUARDED_AT = 3
 """The call that makes so many identical ones in a visit is answered and not run."""
@@ -26,8 +26,7 @@ GUARDED_AT = 3
 MAX_NAMES_SHOWN = 64
 
 
-@value
-class GateInput:
+class GateInput(Value):
     """What gates see of one call.
 
     `ahead` are calls of the same parallel run that passed and have not started, `tool` is the one that the model named.
@@ -44,44 +43,38 @@ class GateInput:
     tool: PlannedTool | None
 
 
-@value
-class Allow:
+class Allow(Value):
     """Go on to the next gate; the last one runs the call with these arguments."""
 
     arguments: dict[str, Any] | None = None
 
 
-@value
-class Answer:
+class Answer(Value):
     """The call is not run and gets this result."""
 
     code: CallCode
     message: str
 
 
-@value
-class Note:
+class Note(Value):
     """These facts are journaled, then the call is judged again."""
 
     facts: Facts
 
 
-@value
-class Ask:
+class Ask(Value):
     """Nobody knows yet: the policy endpoints must be asked first."""
 
     action: AskPolicy
 
 
-@value
-class Wait:
+class Wait(Value):
     """The run parks for a person's decision, once the calls before this one have run."""
 
     facts: Facts
 
 
-@value
-class Exit:
+class Exit(Value):
     """The step ends; this call and the later ones are answered as not run."""
 
     signal: str

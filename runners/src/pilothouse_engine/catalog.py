@@ -1,9 +1,10 @@
 """What follows from the plan alone: steps by id, tools by name, effects, prices. Looked up often, worked out once."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from pilothouse_api.digests import digest, text_digest
 from pilothouse_api.plan import Plan, text_key
@@ -20,6 +21,7 @@ from pilothouse_engine.results import READ_TOOL_RESULT, compact
 from pilothouse_engine.state import MESSAGE_OVERHEAD, Visit, text_bytes
 from pilothouse_engine.steps.registry import EXECUTORS
 from pilothouse_engine.tool_schemas import build_tool_specs, task_name
+from pilothouse_engine.values import Value
 
 if TYPE_CHECKING:
     from pilothouse_engine.guardrails.gates import Gate
@@ -43,8 +45,7 @@ READ_TOOL = Tool(name=READ_TOOL_RESULT, parameters=dict(_READ_SPEC.parameters))
 """The engine's own tool in the form of a declared one, so that its arguments are checked like theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Value):
     """What a step of the graph or a tool executes; `source` is a text of the plan that its executor needs."""
 
     step_id: str
@@ -54,8 +55,7 @@ class Work:
     source: TextSource | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTool:
+class PlannedTool(Value):
     """A tool of an agent; `work` is None for the engine's own."""
 
     tool: Tool
@@ -74,8 +74,7 @@ class PlannedTool:
         return self.effect == "ReadOnly" and self.agent_ref is None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
+class PlannedStep(Value):
     """An Agent step: its agent, its endpoints in the order in which they are tried, its tools, its policy lists."""
 
     step: Step
@@ -98,8 +97,7 @@ class PlannedStep:
         return [name for name, other in self.tools.items() if other.entry == tool.entry]
 
 
-@dataclass(frozen=True, slots=True)
-class StepGates:
+class StepGates(Value):
     """The guardrails of an Agent step; `problem` says why they cannot be made (exit `error`, GuardrailUnresolvable)."""
 
     input: "Gate | None" = None

@@ -38,7 +38,7 @@ from pilothouse_engine.prompts.texts import task_note
 from pilothouse_engine.results import compact, error_content, shown_result
 from pilothouse_engine.state import Call, Child, RunState, task_result_id
 from pilothouse_engine.strict_json import JsonError, check_json, printable
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 AWAITING_CHILD = "AwaitingChild"
 MAX_INPUT_BYTES = 8192
@@ -58,8 +58,7 @@ RESTART_LIMIT = "restart_limit"
 """Code of a child that crashed in every attempt that it had."""
 
 
-@value
-class Refused:
+class Refused(Value):
     """A child cannot be asked for: the cause, and a sentence."""
 
     error_type: str
@@ -299,8 +298,7 @@ def plan_deliveries(catalog: Catalog, state: RunState, inputs: Inputs, limits: L
     return None
 
 
-@value
-class _EndOfChild:
+class _EndOfChild(Value):
     """How a child ended, as the model reads it."""
 
     signal: str

@@ -4,17 +4,16 @@ Guardrails ask whether a text meets criteria, the supervisors' judge whether a r
 """
 
 import re
-from dataclasses import dataclass
 
 from pilothouse_engine.outcome import strip_fence
 from pilothouse_engine.strict_json import JsonError, parse_json, printable
+from pilothouse_engine.values import Value
 
 MAX_REASON_CHARS = 300
 NO_REASON = "no reason was given"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Value):
     """What a judge said: yes or no, and why, on one line; no reason is empty where it said no."""
 
     is_true: bool

@@ -8,8 +8,9 @@ append.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+
+from msgspec.structs import replace
 
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agent import AgentSpec

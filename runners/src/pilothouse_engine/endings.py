@@ -1,8 +1,9 @@
 """How a step ends, and how the run ends: the facts of each, in one place."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from pilothouse_api.signals import ABORTED, ERROR
 from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl

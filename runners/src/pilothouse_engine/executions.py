@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic_core import from_json
 
 from pilothouse_api.digests import canonical_json, digest, text_digest

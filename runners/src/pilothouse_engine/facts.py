@@ -5,16 +5,13 @@ A fact is journaled before it is acted on, and the whole state of a run is the f
 facts too, so a transcript follows from the journal and not from the version of the code that reads it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from operator import attrgetter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from msgspec import ValidationError, convert, to_builtins
 
 from pilothouse_engine.ports import JournalCorrupt, RawEntry, ToolSpec
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 VERSION = 1
 """Version of the entries; a reader refuses a newer one."""
@@ -87,16 +84,21 @@ Cause = Literal[
 """Why the engine ends an agent step, or cuts any step short: a closed set. A step's own causes are its executor's."""
 
 
-@value
-class PromptMessage:
+class Journaled(Value, tag_field="fact", tag=True, omit_defaults=True):
+    """What every fact is: an entry of the journal, which names its kind under `fact`.
+
+    `at`, the first field of each, is when it happened (epoch seconds).
+    """
+
+
+class PromptMessage(Value):
     """One message that opens the prompt of a visit."""
 
     role: Literal["system", "user"]
     text: str
 
 
-@value
-class AskedCall:
+class AskedCall(Value):
     """One call of a reply. `id` is the engine's, `digest` that of the arguments as the model wrote them.
 
     `name` is the model's word: only where `is_declared` it is a tool's name, fit to be shown.
@@ -110,8 +112,7 @@ class AskedCall:
     is_declared: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedTool:
+class OfferedTool(Value):
     """One tool of an MCP server as it is offered: the row by which a call is resolved.
 
     `name` is what the model calls, `entry` the name of the agent's tool entry, whose effect, approval and limits hold.
@@ -129,24 +130,21 @@ class OfferedTool:
         return ToolSpec(self.name, self.description, self.parameters)
 
 
-@value
-class RunStarted:
+class RunStarted(Journaled):
     """The run began with this plan."""
 
     at: float
     plan: str
 
 
-@value
-class AttemptStarted:
+class AttemptStarted(Journaled):
     """An attempt took the run over; whatever was under way before it is not any more."""
 
     at: float
     attempt: int
 
 
-@value
-class StepEntered:
+class StepEntered(Journaled):
     """A visit began. `turn` is 0 for an agent, whose turns are its model calls."""
 
     at: float
@@ -156,8 +154,7 @@ class StepEntered:
     turn: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PastTask:
+class PastTask(Value):
     """A task in the background that has outlived the run that asked for it; nobody was told its end yet.
 
     It is the child of that `run` for its call `call`; `ref_name` is the Agent that it runs.
@@ -169,8 +166,7 @@ class PastTask:
     at: float
 
 
-@value
-class SessionLoaded:
+class SessionLoaded(Journaled):
     """What an agent step begins its visits with of earlier runs of the session: all of them, whatever is stored later.
 
     `history` are messages in the form of `sessions.records`, oldest first; empty where nothing was ever said. `tasks`
@@ -183,8 +179,7 @@ class SessionLoaded:
     tasks: tuple[PastTask, ...] = ()
 
 
-@value
-class PromptOpened:
+class PromptOpened(Journaled):
     """The prompt of a visit was assembled.
 
     Where it `is_gated`, a result of its calls is shown and merged when the gate has passed it.
@@ -195,8 +190,7 @@ class PromptOpened:
     is_gated: bool = False
 
 
-@value
-class ToolSurface:
+class ToolSurface(Journaled):
     """The tools of MCP servers that the visit offers, whatever the servers list later.
 
     `left_out` names the optional servers that could not tell theirs; `warnings` say what else is not offered.
@@ -208,8 +202,7 @@ class ToolSurface:
     warnings: tuple[str, ...] = ()
 
 
-@value
-class ModeAnswered:
+class ModeAnswered(Journaled):
     """A mode landed, or was answered as one that cannot (`state` is then NotLanded or Superseded).
 
     `cause` is set where the engine itself chose the mode (PauseDeadline).
@@ -224,8 +217,7 @@ class ModeAnswered:
     cause: Cause | None = None
 
 
-@value
-class SteerAnswered:
+class SteerAnswered(Journaled):
     """A steer message landed as the system message `text`, or was answered as one that cannot."""
 
     at: float
@@ -235,8 +227,7 @@ class SteerAnswered:
     text: str = ""
 
 
-@value
-class ApprovalAnswered:
+class ApprovalAnswered(Journaled):
     """A decision on a call was answered, or nobody decided in time (state Expired).
 
     Landed: `decision` (Approve, Deny) is what becomes of the call, with these `arguments` where they were edited.
@@ -256,8 +247,7 @@ class ApprovalAnswered:
     message: str = ""
 
 
-@value
-class ApprovalRequested:
+class ApprovalRequested(Journaled):
     """A call waits for a person's decision until `expires_at` (epoch seconds).
 
     `tool` and `arguments` are what the person is shown: masked, and cut where they are long.
@@ -271,8 +261,7 @@ class ApprovalRequested:
     expires_at: float
 
 
-@value
-class LimitsLanded:
+class LimitsLanded(Journaled):
     """Changed limits hold from this turn."""
 
     at: float
@@ -281,8 +270,7 @@ class LimitsLanded:
     limits: Mapping[str, Any]
 
 
-@value
-class ModelStarted:
+class ModelStarted(Journaled):
     """One attempt of a model call began, with its hold (tokens, nano-dollars).
 
     `endpoint` is 0 for the agent's model and counts its fallbacks; `attempt` counts the attempts of that endpoint.
@@ -301,8 +289,7 @@ class ModelStarted:
     level: Level = "full"
 
 
-@value
-class ModelFailed:
+class ModelFailed(Journaled):
     """The attempt gave no reply. What was charged: nothing, or the whole hold where it may have been billed.
 
     `cost` is None where that has no known price.
@@ -319,8 +306,7 @@ class ModelFailed:
     mark: int | None = None
 
 
-@value
-class ReplyReceived:
+class ReplyReceived(Journaled):
     """What the model answered and what it cost; `cost` is None where no price is known."""
 
     at: float
@@ -336,8 +322,7 @@ class ReplyReceived:
     level: Level = "full"
 
 
-@value
-class ReplyRejected:
+class ReplyRejected(Journaled):
     """A completion's answer was not what was asked for and is asked for again (cause ParseError), by this attempt."""
 
     at: float
@@ -346,8 +331,7 @@ class ReplyRejected:
     attempt: int
 
 
-@value
-class NoteAdded:
+class NoteAdded(Journaled):
     """The engine answered a reply with a note of its own, as a user message."""
 
     at: float
@@ -355,8 +339,7 @@ class NoteAdded:
     text: str
 
 
-@value
-class PolicyJudged:
+class PolicyJudged(Journaled):
     """Policy has judged a model call (`call` is empty) or the call of a tool or a step; it is not asked again.
 
     `at_gate` is ModelCall or ToolCall, `verdict` Allow, RequireApproval or Deny. `rule` and `owner` say which rule of
@@ -375,8 +358,7 @@ class PolicyJudged:
     is_asked: bool = False
 
 
-@value
-class CallStarted:
+class CallStarted(Journaled):
     """A call passed its gates and runs in this attempt.
 
     `key` is its idempotency key, empty for a tool that is ReadOnly (none is sent then); `digest` is that of the
@@ -394,8 +376,7 @@ class CallStarted:
     is_approved: bool = False
 
 
-@value
-class ChildRequested:
+class ChildRequested(Journaled):
     """Another run is asked for, to do a call: a delegate that is waited for, or a task in the background.
 
     `ref_kind` is Agent or Workflow. What is held of the run's budgets for it (tokens, nano-dollars) is None where the
@@ -413,8 +394,7 @@ class ChildRequested:
     hold_cost: int | None = None
 
 
-@value
-class ChildDelivered:
+class ChildDelivered(Journaled):
     """A child has ended and its end was read; what it took settles its hold (`cost` None: nobody knows).
 
     `content` is the result in full. Of a task in the background `note` is the user message that says so: there is no
@@ -432,8 +412,7 @@ class ChildDelivered:
     note: str = ""
 
 
-@value
-class CallFinished:
+class CallFinished(Journaled):
     """A call has its one result.
 
     `content` is the result in full, `cut_at` the longest text of it that the model is shown (0: all of it).
@@ -464,17 +443,7 @@ class CallFinished:
         return len(self.content) if 0 < self.cut_at < len(self.content) else None
 
 
-_READ_FINISHED = attrgetter(*[f.name for f in fields(CallFinished) if f.name != "is_passed"])
-
-
-def passed(finished: CallFinished) -> CallFinished:
-    """Return a result that the tools gate lets go on as it is; `dataclasses.replace` takes three times as long."""
-    values = (*_READ_FINISHED(finished), True)
-    return CallFinished(*values)
-
-
-@value
-class JudgeStarted:
+class JudgeStarted(Journaled):
     """A judge of a gate is asked, with its hold (tokens, nano-dollars)."""
 
     at: float
@@ -486,8 +455,7 @@ class JudgeStarted:
     script: str | None = None
 
 
-@value
-class JudgeAnswered:
+class JudgeAnswered(Journaled):
     """What a judge said and what it took; `cost` is None where that has no known price.
 
     `reason` are words that a model wrote about a text: they stay in the journal.
@@ -502,8 +470,7 @@ class JudgeAnswered:
     mark: int | None = None
 
 
-@value
-class TextJudged:
+class TextJudged(Journaled):
     """A gate has decided on a text: the user text (`id` is empty), a result (its id), an answer (`r` and its turn).
 
     `text`, where it is set, goes on instead, and `writes` instead of the call's. `check` names the check that refused,
@@ -534,8 +501,7 @@ class TextJudged:
         return "Noted" if self.text is None and self.writes is None else "Rewritten"
 
 
-@value
-class StepFinished:
+class StepFinished(Journaled):
     """A visit ended with a signal; `error_type` is the cause of an abnormal end."""
 
     at: float
@@ -548,8 +514,7 @@ class StepFinished:
     result: Mapping[str, Any] | None = None
 
 
-@value
-class ParkBegan:
+class ParkBegan(Journaled):
     """The run waits without advancing, until `wake` (epoch seconds) at the latest.
 
     `message`, of a service that is away: what was last said of it.
@@ -563,15 +528,13 @@ class ParkBegan:
     message: str = ""
 
 
-@value
-class ParkReleased:
+class ParkReleased(Journaled):
     """The park holds no pod any more."""
 
     at: float
 
 
-@value
-class ParkEnded:
+class ParkEnded(Journaled):
     """The run goes on. `since`, where it is set, is when a park began that could not be journaled."""
 
     at: float
@@ -579,8 +542,7 @@ class ParkEnded:
     since: float | None = None
 
 
-@value
-class BarrierTimedOut:
+class BarrierTimedOut(Journaled):
     """Supervision has not seen the run in time: `verdict` (Continue, Pause, Abort) is what becomes of it.
 
     `generation`, and digests of `control` without its steer messages and of their `steers` ids, are what stood in the
@@ -596,8 +558,7 @@ class BarrierTimedOut:
     message: str = ""
 
 
-@value
-class RunEnded:
+class RunEnded(Journaled):
     """The run has ended; nothing follows."""
 
     at: float
@@ -650,52 +611,24 @@ FACTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)
 
 # ---------------------------------------------------------------- the form in the journal
 
-_NESTED: Mapping[str, type[Any]] = {
-    "messages": PromptMessage,
-    "calls": AskedCall,
-    "tools": OfferedTool,
-    "tasks": PastTask,
+_COMPARED: Mapping[type[Any], Sequence[tuple[str, Any]]] = {
+    kind: [
+        (name, default)
+        for name, default in zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False)
+        if isinstance(default, float) or (isinstance(default, str) and default)
+    ]
+    for kind in FACTS.values()
 }
-"""Fields that are tuples of values, which are written as lists of objects."""
-
-
-@cache
-def _writer(name: str) -> Callable[[Any], dict[str, Any]]:
-    """Return what writes facts of a kind: its source is made and compiled, as dataclasses make their constructors.
-
-    A loop over the fields would take three times as long, for each fact of each turn.
-    """
-    always = [f"'v': {VERSION}", f"'fact': {name!r}"]
-    optional: list[str] = []
-    names: dict[str, Any] = {}
-    for slot in fields(FACTS[name]):
-        written = _written(slot.name)
-        if slot.default is MISSING:
-            always.append(f"{slot.name!r}: {written}")
-            continue
-        default = f"default_{slot.name}"
-        names[default] = slot.default
-        optional += [
-            f"    if fact.{slot.name} is not {default} and fact.{slot.name} != {default}:",
-            f"        entry[{slot.name!r}] = {written}",
-        ]
-    source = ["def write(fact):", f"    entry = {{{', '.join(always)}}}", *optional, "    return entry"]
-    exec("\n".join(source), names)
-    write: Callable[[Any], dict[str, Any]] = names["write"]
-    return write
-
-
-def _written(slot: str) -> str:
-    """Return the expression for what is written of a field."""
-    if slot not in _NESTED:
-        return f"fact.{slot}"
-    item = ", ".join(f"{inner.name!r}: item.{inner.name}" for inner in fields(_NESTED[slot]))
-    return f"[{{{item}}} for item in fact.{slot}]"
+"""Fields whose default may be equalled by another object: msgspec leaves out only the very default."""
 
 
 def encode(fact: Fact) -> RawEntry:
     """Return a fact as a journal entry; fields that have their default are left out."""
-    return _writer(type(fact).__name__)(fact)
+    entry = {"v": VERSION, **to_builtins(fact)}
+    for name, default in _COMPARED[type(fact)]:
+        if name in entry and entry[name] == default:
+            del entry[name]
+    return entry
 
 
 def decode(entry: RawEntry) -> Fact:
@@ -706,9 +639,9 @@ def decode(entry: RawEntry) -> Fact:
     if not isinstance(name, str) or name not in FACTS:
         raise JournalCorrupt(f"an entry is a fact {name!r:.80}, which this engine does not know")
     try:
-        fact: Fact = _reader(name)({key: value for key, value in entry.items() if key not in ("v", "fact")})
+        fact: Fact = convert(entry, FACTS[name])
     except ValidationError as error:
-        raise JournalCorrupt(f"an entry is no {name}: {error.errors()[0]['msg']}") from None
+        raise JournalCorrupt(f"an entry is no {name}: {error!s:.200}") from None
     return fact
 
 
@@ -719,8 +652,3 @@ def decode_all(entries: Sequence[RawEntry]) -> Iterable[Fact]:
             yield decode(entry)
         except JournalCorrupt as corrupt:
             raise JournalCorrupt(f"entry {number}: {corrupt}") from None
-
-
-@cache
-def _reader(name: str) -> Callable[[Any], Any]:
-    return TypeAdapter(FACTS[name]).validate_python

@@ -1,16 +1,14 @@
 """The limits that are in force: the agent's, the workflow's totals, and what was changed on the live run."""
 
-from dataclasses import dataclass
-
 from pilothouse_api.plan import LiveCeilings
 from pilothouse_api.v1alpha1.agent import AgentLimits
 from pilothouse_api.v1alpha1.agentrun import RunLimits
 from pilothouse_api.v1alpha1.workflow import RunTotals
 from pilothouse_engine.account import Account, Remaining, nano
+from pilothouse_engine.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value):
     """Effective limits of a visit, and of the run around it; money in nano-dollars, None where there is no limit."""
 
     max_iterations: int

@@ -11,13 +11,12 @@ from typing import Literal, Protocol
 from pilothouse_engine.facts import Fact
 from pilothouse_engine.ports import Directives, Frame, FrameSink
 from pilothouse_engine.state import RunState
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 _log = logging.getLogger(__name__)
 
 
-@value
-class HookEvent:
+class HookEvent(Value):
     """One hook that fired, and what became of it.
 
     `tool` is empty where it does not apply, `signal` is a step's that did not run as a tool, `error` the cause of an

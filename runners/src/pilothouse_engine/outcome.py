@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pilothouse_api.schemas import SchemaError, compile_schema
@@ -10,21 +9,20 @@ from pilothouse_api.signals import DEFAULT
 from pilothouse_api.templates import MissingPath, lookup
 from pilothouse_api.v1alpha1.agent import AgentSpec, Outcome
 from pilothouse_engine.strict_json import JsonError, parse_json, printable
+from pilothouse_engine.values import Value
 
 _FENCE = re.compile(r"^\s*```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?[ \t]*```\s*$", re.DOTALL)
 _SHOWN_CHARS = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Value):
     """The answer is valid."""
 
     signal: str
     writes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Value):
     """The answer cannot be used; `problem` tells the model why, in half a sentence."""
 
     problem: str

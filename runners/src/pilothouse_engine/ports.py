@@ -6,20 +6,20 @@ fake and the real adapters pass.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
+
+from msgspec import field
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_api.v1alpha1.agentrun import Barrier, ChildReport, Control, RunLimits, Snapshot, SupervisionClock
 from pilothouse_api.v1alpha1.steps import McpServer
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 # ---------------------------------------------------------------- models
 
 
-@value
-class RequestedCall:
+class RequestedCall(Value):
     """One tool call as the model asked for it.
 
     `provider_id` is the provider's id, kept only to talk to that provider (never None after the adapter: a missing,
@@ -31,8 +31,7 @@ class RequestedCall:
     arguments: str
 
 
-@value
-class Message:
+class Message(Value):
     """One message of a prompt.
 
     `calls` belong to assistant messages, `provider_id` and `name` to tool messages. `raw`, where it is set, is
@@ -47,8 +46,7 @@ class Message:
     raw: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Value):
     """One tool as it is offered to the model; `parameters` is a JSON Schema object."""
 
     name: str
@@ -56,8 +54,7 @@ class ToolSpec:
     parameters: Mapping[str, Any]
 
 
-@value
-class ModelRequest:
+class ModelRequest(Value):
     """One attempt of one model call.
 
     `step`, `turn` and `script` serve the scripted model: `script` is the text of the endpoint's script, `marks` are
@@ -77,16 +74,14 @@ class ModelRequest:
     response_format: Mapping[str, Any] | None = None
 
 
-@value
-class Usage:
+class Usage(Value):
     """Tokens of one call; None where the provider did not say, or said something absurd."""
 
     input: int | None = None
     output: int | None = None
 
 
-@value
-class ModelReply:
+class ModelReply(Value):
     """What the model answered; its texts, names and arguments hold no half of a surrogate pair.
 
     `finish` is `Length` for every provider's word for a cut reply, and when the arguments of a call were cut.
@@ -117,8 +112,7 @@ FailureKind = Literal[
 RETRIED_FAILURES: frozenset[FailureKind] = frozenset({"Timeout", "Connection", "RateLimited", "ServerError", "Garbage"})
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFailure:
+class ModelFailure(Value):
     """Why an attempt gave no reply. `message` is safe to show: no key, no prompt, at most 500 characters.
 
     `sent`: the provider may have worked on it and may charge for it, so the call's hold stands (a Timeout and Garbage
@@ -152,8 +146,7 @@ class Model(Protocol):
 # ---------------------------------------------------------------- tools
 
 
-@value
-class HttpRequest:
+class HttpRequest(Value):
     """One HTTP request; `timeout` in seconds covers all of it; `max_bytes` bounds the body while it is read."""
 
     method: str
@@ -164,8 +157,7 @@ class HttpRequest:
     max_bytes: int = 1_048_576
 
 
-@value
-class HttpResponse:
+class HttpResponse(Value):
     """What came back, whatever its status. Redirects are not followed across hosts."""
 
     status: int
@@ -173,8 +165,7 @@ class HttpResponse:
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpFailure:
+class HttpFailure(Value):
     """Why nothing came back. `sent`: bytes may have reached the server, so an effect may have happened."""
 
     kind: Literal["Timeout", "Connection", "TooLarge", "Blocked", "Invalid"]
@@ -190,8 +181,7 @@ class Http(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionRequest:
+class FunctionRequest(Value):
     """A Python callable to run in a child process; `source` is the module's text, else it is importable."""
 
     callable: str
@@ -201,16 +191,14 @@ class FunctionRequest:
     max_bytes: int = 1_048_576
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionReply:
+class FunctionReply(Value):
     """What it returned: a dict, a signal, or both."""
 
     output: Mapping[str, Any] | None = None
     signal: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionFailure:
+class FunctionFailure(Value):
     """Why it returned nothing; `Raised` carries the exception's type and text, never a traceback.
 
     After a Timeout, and where it Died, nobody knows how far it came; NotStarted: nothing of it ran.
@@ -228,8 +216,7 @@ class Functions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class McpTool:
+class McpTool(Value):
     """One tool as its server lists it: hostile text, bounded in bytes only; `mcp.tools` makes an offer of it.
 
     The server's own hints (`readOnlyHint` and the like) are left out: they are never trusted.
@@ -240,15 +227,13 @@ class McpTool:
     parameters: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class McpListing:
+class McpListing(Value):
     """All the tools that a server lists, in its order."""
 
     tools: tuple[McpTool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class McpResult:
+class McpResult(Value):
     """What a tool gave: texts joined, other blocks named; `is_error` is the tool's own word.
 
     `structured` is the JSON value that the tool gave beside or instead of its text, None where there is none. Together
@@ -260,8 +245,7 @@ class McpResult:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class McpFailure:
+class McpFailure(Value):
     """Why a server gave no listing or no result.
 
     `message` is safe to show: no credential, nothing of the server's, at most 500 characters. `detail` is what the
@@ -314,8 +298,7 @@ class Mcp(Protocol):
 ResourceOperation = Literal["Get", "List", "Create", "Patch", "Delete"]
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRequest:
+class ResourceRequest(Value):
     """One call to the Kubernetes API, all templates filled in.
 
     `namespace` None is the run's own; it is not used for kinds that have none. `name` is empty for List alone. `body`
@@ -334,15 +317,13 @@ class ResourceRequest:
     max_bytes: int = 1_048_576
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceReply:
+class ResourceReply(Value):
     """What the API server gave: the object, or the list, without managed fields and with the data of Secrets masked."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceFailure:
+class ResourceFailure(Value):
     """Why the API server gave nothing.
 
     `message` is safe to show: it holds nothing of the server's and no name that could be data. `detail` is what the
@@ -432,8 +413,7 @@ class Journal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKey:
+class SessionKey(Value):
     """Which conversation: of one agent step, in one session of one namespace. Any of the three may hold any text."""
 
     namespace: str
@@ -441,8 +421,7 @@ class SessionKey:
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSession:
+class StoredSession(Value):
     """What is stored of a conversation; `version` counts what was stored, 0 where nothing ever was.
 
     `content` is the engine's (`pilothouse_engine.sessions.records`), a few MiB at most, and opaque to a store.
@@ -481,8 +460,7 @@ class Sessions(Protocol):
         ...
 
 
-@value
-class Directives:
+class Directives(Value):
     """What people ask of the run now, and what it has said of itself.
 
     `snapshot` is the published `status.run`, raw: an attempt compares its `journalLength` with the journal's.
@@ -528,8 +506,7 @@ def supervision_key(raw: Mapping[str, Any] | None) -> tuple[Any, ...]:
     return (bool(raw.get("supervisors")), *sorted(barrier.items()), clock.get("journalLength"))
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFailure:
+class StoreFailure(Value):
     """Why the run's object could not be read or written.
 
     `Gone`: it does not exist or has another uid. `Fenced`: a newer attempt owns it. `Forbidden`: a wrong role.
@@ -586,8 +563,7 @@ class Clock(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(Value):
     """All that the engine may touch."""
 
     model: Model

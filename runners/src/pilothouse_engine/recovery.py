@@ -7,7 +7,7 @@ from typing import Any
 from pilothouse_engine.catalog import PlannedStep
 from pilothouse_engine.facts import UNDECLARED, Cause
 from pilothouse_engine.state import CallError, Visit
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 MAX_NAMES_SHOWN = 8
 _SHOWN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -28,8 +28,7 @@ HELP: Mapping[str, str] = {
 """What would help, by the code of the error; one row for each code that recovery counts."""
 
 
-@value
-class Unrecoverable:
+class Unrecoverable(Value):
     """Why the step ends: `cause` is its reason, `message` names the limit, `fallback` stands in for an answer.
 
     All of them are the engine's own words: what a tool said may hold what must not be shown.

@@ -11,7 +11,7 @@ from pilothouse_engine.catalog import PlannedStep
 from pilothouse_engine.facts import Cause, ModelFailed
 from pilothouse_engine.ports import RETRIED_FAILURES
 from pilothouse_engine.state import Visit
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 FAILURE_CAUSES: Mapping[str, Cause] = {
     "Timeout": "ModelTimeout",
@@ -32,8 +32,7 @@ SHORTEST_ATTEMPT_SECONDS = 1.0
 """A retry that wakes at its deadline gets this: to be cut off at once it would be charged for nothing."""
 
 
-@value
-class Attempt:
+class Attempt(Value):
     """The next attempt of a model call: which endpoint, which of its attempts, and when (epoch seconds)."""
 
     endpoint: int

@@ -1,22 +1,19 @@
 """Where a run goes after a step (api.md "Signals and routes")."""
 
-from dataclasses import dataclass
-
 from pilothouse_api.signals import DEFAULT, END, UNROUTED_REASON
 from pilothouse_engine.catalog import Catalog
+from pilothouse_engine.values import Value
 
 COMPLETE = "Complete"
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(Value):
     """The next step."""
 
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndRun:
+class EndRun(Value):
     """The run is over. `message` is empty where nothing went wrong."""
 
     reason: str

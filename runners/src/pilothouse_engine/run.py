@@ -1,7 +1,8 @@
 """The one call that advances a run: fresh, resumed or parked, locally or in a pod."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pilothouse_api.plan import Plan
 from pilothouse_engine.attempt import Attempt, AttemptEnd, Finished, Lost, Released, Stop

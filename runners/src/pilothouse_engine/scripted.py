@@ -7,7 +7,6 @@ journal, so a crash repeats nothing.
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
@@ -28,6 +27,7 @@ from pilothouse_engine.ports import (
     Usage,
 )
 from pilothouse_engine.replies import ends_early, with_unique_ids
+from pilothouse_engine.values import Value
 
 MAX_SCRIPT_BYTES = 1_048_576
 MAX_DELAY_SECONDS = 3600
@@ -250,16 +250,14 @@ def _short(value: object) -> str:
     return shown if len(shown) <= 80 else f"{shown[:79]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(Value):
     """The entry that is played, and its place in the script."""
 
     index: int
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Value):
     """No entry can be played; `message` says why."""
 
     message: str

@@ -1,10 +1,9 @@
 """Bounds that the platform sets. A module of its own because the steps need it and the loop imports the steps."""
 
-from dataclasses import dataclass
+from pilothouse_engine.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Value):
     """Bounds that the platform sets; seconds, bytes, and the messages of earlier runs that a session brings."""
 
     control_grace_seconds: float = 60.0

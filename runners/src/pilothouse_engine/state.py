@@ -7,8 +7,10 @@ forget is here, and everything that is here follows from the journal.
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pilothouse_api.names import child_run_name
 from pilothouse_api.signals import ABORTED
@@ -54,7 +56,7 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.ports import Frame, Message, RequestedCall
 from pilothouse_engine.results import compact, shown_result
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 MESSAGE_OVERHEAD = 16
 """Tokens that a provider's form of a message may add to its text."""
@@ -73,8 +75,7 @@ CallError = tuple[str, CallCode, str]
 """What makes two errors the same: tool, code, message. In the order in which they came, so that every fold is alike."""
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One call of the batch under way, or the one call of a step of the graph.
 
     `verdict` is what policy said of its arguments, `edit_verdict` of those that a decision changed. `answer` is the
@@ -107,8 +108,7 @@ class Call:
         return self.answer is not None and self.answer.decision == "Approve"
 
 
-@value
-class CountedPrompt:
+class CountedPrompt(Value):
     """What the provider said the prompt and its reply took: a bound for the next one needs only what came since.
 
     `prompt_bytes` and `messages` are the whole transcript's then, the reply included, whatever `level` was sent.
@@ -122,8 +122,7 @@ class CountedPrompt:
     messages: int = 0
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """What the calls of one visit came to: what supervision counts by."""
 
     tool_calls: dict[str, int] = field(default_factory=dict)
@@ -132,8 +131,7 @@ class Counts:
     identical_calls: int = 0
 
 
-@dataclass(slots=True)
-class Visit:
+class Visit(Struct):
     """One pass through a step."""
 
     step: str
@@ -219,8 +217,7 @@ class Visit:
         self.prompt_bytes += bytes_of(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """What became of a directive."""
 
     state: str
@@ -230,8 +227,7 @@ class Answer:
     message: str = ""
 
 
-@dataclass(slots=True)
-class Report:
+class Report(Struct):
     """One visit, for people."""
 
     step: str
@@ -247,8 +243,7 @@ class Report:
 ChildState = Literal["Awaited", "Background", "Delivered", "Abandoned", "HandedOn"]
 
 
-@dataclass(slots=True)
-class Child:
+class Child(Struct):
     """A run that was asked for. `visit` is the number of the visit that asked; its end gives nobody the result.
 
     `past` is set where an earlier run of the session has asked for it.
@@ -270,8 +265,7 @@ class Child:
         return self.past is None and (self.is_open or self.state == "HandedOn")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenEffect:
+class OpenEffect(Value):
     """A call of which nobody knows what it did."""
 
     call_id: str
@@ -279,8 +273,7 @@ class OpenEffect:
     at: float
 
 
-@dataclass(slots=True)
-class RunState:
+class RunState(Struct):
     """Everything that is known of a run."""
 
     context: dict[str, Any] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from pilothouse_api.v1alpha1.steps import APICall, ResourceCall
 from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.ports import ToolSpec
 from pilothouse_engine.strict_json import JsonError, parse_json, path_text, printable
+from pilothouse_engine.values import Value
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
@@ -38,15 +38,13 @@ _IN_PLACE = frozenset(
 _OPENNESS = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Value):
     """Arguments that may be used."""
 
     value: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidArguments:
+class InvalidArguments(Value):
     """What is wrong with the arguments, for the model."""
 
     message: str

@@ -1,16 +1,14 @@
-"""Values that are made in every turn."""
+"""What the values of engine and runner are made of."""
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import dataclass_transform
 
-T = TypeVar("T")
+from msgspec import Struct, field
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value(kind: type[T]) -> type[T]:
-    """Make a slotted dataclass that nobody changes: the type checker proves it, the interpreter does not ask again.
+class Value(Struct, frozen=True):
+    """A value: its fields are its constructor's arguments, nobody changes it, equal ones are the same.
 
-    `frozen=True` sets each field through `object.__setattr__`, which for the hundred or so fields of a turn's values
-    took an eighth of the turn. Use it for what a turn makes; anything else is a frozen dataclass.
+    Types are the type checker's business: a constructor asks nothing. `msgspec.structs.replace` makes a changed copy.
+    What changes while it is used is a plain `msgspec.Struct` (docs/adr/0025).
     """
-    return dataclass(slots=True)(kind)

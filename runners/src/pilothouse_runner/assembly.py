@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from pilothouse_engine.ports import (
     Secrets,
     Sessions,
 )
+from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.api_server import Cluster
 from pilothouse_runner.adapters.clock import SystemClock
 from pilothouse_runner.adapters.functions import ProcessFunctions
@@ -37,8 +37,7 @@ FindCluster = Callable[[], Cluster | ResourceFailure]
 """Tells where Resource steps act, or why nowhere; asked when the first one does."""
 
 
-@dataclass(frozen=True, slots=True)
-class McpHost:
+class McpHost(Value):
     """What MCP servers find where a run is hosted; the defaults are those of a pod.
 
     `environment` and `folder` are those of programs (Stdio), which `is_confined` keeps from the runner's files;

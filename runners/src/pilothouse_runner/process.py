@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -21,6 +20,7 @@ from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Frame, FrameSink, Journal, JournalCorrupt, Sessions
 from pilothouse_engine.run import Attempt, AttemptEnd, Finished, Lost, Released, Stop, run_attempt
 from pilothouse_engine.settings import Settings
+from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.api_server import ApiServer, Cluster
 from pilothouse_runner.adapters.kubernetes_run_store import KubernetesRunStore
 from pilothouse_runner.adapters.secrets import FileSecrets
@@ -45,8 +45,7 @@ class PlanError(Exception):
     """The plan cannot be used; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllSinks:
+class AllSinks(Value):
     """Hands each frame to several sinks, none of which waits or raises."""
 
     sinks: tuple[FrameSink, ...]

@@ -4,12 +4,12 @@ Read by hand: pydantic-settings would add 32 modules to the start that a run's a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from pilothouse_api import names
 from pilothouse_engine.attempt import SettleCause
+from pilothouse_engine.values import Value
 
 JournalKind = Literal["File", "DurableFile", "Redis", "Memory"]
 """Where the facts are kept: a file on an emptyDir, one on a volume that outlives the pod, Redis, or nowhere (tests)."""
@@ -23,8 +23,7 @@ class SettingsError(Exception):
     """A variable is missing or wrong; the message names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RedisSettings:
+class RedisSettings(Value):
     """The Redis that keeps a run's journal.
 
     `keep_seconds`: how long a run's keys stay to which nothing is added, as while it waits for a person;
@@ -37,8 +36,7 @@ class RedisSettings:
     keep_finished_seconds: int = 7 * DAY
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerSettings:
+class RunnerSettings(Value):
     """One attempt of one run."""
 
     namespace: str

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import Message, Model, ModelFailure, ModelReply, ModelRequest

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from contract.policies.opa_server import OpaServer, serve_opa
 from pilothouse_api.v1alpha1.common import PolicyRule

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from contract.policies.opa_server import OpaServer, serve_opa
 from pilothouse_engine.facts import PolicyJudged

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from pilothouse_api.v1alpha1.agentrun import Barrier, Snapshot, SupervisionClock
 from pilothouse_engine.ports import Directives, StoreFailure
@@ -350,7 +351,7 @@ async def test_an_api_server_that_no_known_authority_vouches_for_is_not_talked_t
 ) -> None:
     monkeypatch.setattr(kubernetes_run_store, "READ_DEADLINE_SECONDS", 0.3)
     run = administrator.create()
-    store = open_store(run, server=dataclasses.replace(server, ca_path=None))
+    store = open_store(run, server=structs.replace(server, ca_path=None))
 
     result = await store.read()
 

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from pilothouse_api.plan import Origin, Plan, PlannedText, RunIdentity
 from pilothouse_api.v1alpha1.agent import ModelEndpoint

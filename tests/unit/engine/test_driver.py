@@ -1,11 +1,11 @@
 """How an attempt ends, waits and publishes where its ports fail it (engine.md §8, §10)."""
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pilothouse_engine.control import RETRY_SECONDS
 from pilothouse_engine.facts import (

@@ -1,9 +1,9 @@
 """The fold, fact by fact: what each fact changes in what is known of a run, and what it leaves (engine.md §10)."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pilothouse_engine.account import Hold
 from pilothouse_engine.facts import (

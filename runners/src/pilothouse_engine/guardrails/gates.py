@@ -7,7 +7,6 @@ size of the text. A large one is judged beside the loop, so that a wait of secon
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from pilothouse_api.guardrails import PARAMETERS, CheckTextError, parameter_problem, parse_checks
 from pilothouse_api.plan import IntegrityError
@@ -30,6 +29,7 @@ from pilothouse_engine.guardrails.verdicts import (
     Refused,
     Rewrite,
 )
+from pilothouse_engine.values import Value
 
 MAX_CHECKS = 64
 """Checks of one gate, those of its artifacts counted."""
@@ -40,8 +40,7 @@ LARGE_CHARS = 32_768
 _log = logging.getLogger("pilothouse.engine")
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCheck:
+class PlannedCheck(Value):
     """One check of a gate: `artifact` is where it comes from, `criteria` the resolved text of an LlmJudge."""
 
     check: str
@@ -50,8 +49,7 @@ class PlannedCheck:
     criteria: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Unresolvable:
+class Unresolvable(Value):
     """A gate cannot be made: the step exits `error`, reason GuardrailUnresolvable."""
 
     message: str
@@ -60,8 +58,7 @@ class Unresolvable:
 PlannedGate = tuple[PlannedCheck, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Value):
     """The checks of one gate and what follows from them."""
 
     checks: PlannedGate

@@ -5,14 +5,15 @@ performed by `guardrails.judging`. Nothing of this package is imported before a 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pilothouse_api.signals import GUARDRAIL_VIOLATION
 from pilothouse_engine.actions import Action, Commit, Inputs, JudgeText
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_interruption
 from pilothouse_engine.endings import plan_aborted, plan_exit
-from pilothouse_engine.facts import CallFinished, Fact, Facts, PromptOpened, RunEnded, StepFinished, TextJudged, passed
+from pilothouse_engine.facts import CallFinished, Fact, Facts, PromptOpened, RunEnded, StepFinished, TextJudged
 from pilothouse_engine.guardrails.gates import Gate, run_pure
 from pilothouse_engine.guardrails.judging import is_quick, judge_now
 from pilothouse_engine.guardrails.verdicts import Passed
@@ -69,13 +70,13 @@ def judge_finished(gate: Gate, finished: Sequence[CallFinished]) -> Facts:
     verdicts: list[TextJudged] = []
     for done in finished:
         if not verdicts and _passes_plainly(gate, done):
-            facts.append(passed(done))
+            facts.append(replace(done, is_passed=True))
             continue
         judging = _judging(gate, done)
         is_refused = bool(verdicts) and verdicts[-1].verdict == "Refused"
         verdict = judge_now(judging, done.at) if is_quick(judging) and not is_refused else None
         is_plain = verdict is not None and verdict.is_plain
-        facts.append(passed(done) if is_plain else done)
+        facts.append(replace(done, is_passed=True) if is_plain else done)
         if verdict is not None and not is_plain:
             verdicts.append(verdict)
     return (*facts, *verdicts)

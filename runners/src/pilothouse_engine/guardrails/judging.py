@@ -35,7 +35,7 @@ from pilothouse_engine.ports import Model, ModelFailure, ModelReply, ModelReques
 from pilothouse_engine.results import compact, shown_result
 from pilothouse_engine.state import RunState, bytes_of
 from pilothouse_engine.strict_json import JsonError, parse_json
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 T = TypeVar("T")
 
@@ -52,8 +52,7 @@ class Bound(Protocol):
         ...
 
 
-@value
-class Desk:
+class Desk(Value):
     """What the loop lends to a gate."""
 
     catalog: Catalog

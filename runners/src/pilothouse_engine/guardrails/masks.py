@@ -5,7 +5,6 @@ The one place for it: the checks PiiMask and SecretMask, and whatever shows valu
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from pilothouse_engine.guardrails.detectors.cards import find_cards
@@ -15,6 +14,7 @@ from pilothouse_engine.guardrails.detectors.phones import find_phones
 from pilothouse_engine.guardrails.detectors.secrets import find_secrets, is_secret_name
 from pilothouse_engine.guardrails.detectors.views import Finding, View
 from pilothouse_engine.guardrails.patterns import compile_pattern
+from pilothouse_engine.values import Value
 
 Entity = Literal["Email", "CreditCard", "Phone", "Iban"]
 Detector: TypeAlias = Callable[[View], Iterator[Finding]]
@@ -41,8 +41,7 @@ DETECTORS: Mapping[Entity, Detector] = {
 _STRING = compile_pattern(r'"(?:[^"\\]|\\.)*"')
 
 
-@dataclass(frozen=True, slots=True)
-class Masked:
+class Masked(Value):
     """A masked text, and how many of each kind were masked."""
 
     text: str

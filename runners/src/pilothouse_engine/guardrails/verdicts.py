@@ -1,23 +1,20 @@
 """What a check, a judge and a gate say."""
 
-from dataclasses import dataclass
+from pilothouse_engine.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Allow:
+class Allow(Value):
     """The text goes on as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(Value):
     """This text goes on instead; `note` says what was done, without any of the text."""
 
     text: str
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Value):
     """The text does not go on; `reason` says why, without any of the text."""
 
     reason: str
@@ -26,23 +23,20 @@ class Refuse:
 CheckVerdict = Allow | Rewrite | Refuse
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeHolds:
+class JudgeHolds(Value):
     """The judge finds that the criteria hold."""
 
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeViolated:
+class JudgeViolated(Value):
     """The judge finds that they do not."""
 
     reason: str
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeFailed:
+class JudgeFailed(Value):
     """The judge gave no verdict: it did not answer, or with something else."""
 
     message: str
@@ -52,16 +46,14 @@ class JudgeFailed:
 JudgeVerdict = JudgeHolds | JudgeViolated | JudgeFailed
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(Value):
     """The text may go on as `text`; `notes` say what was done to it and what could not be judged."""
 
     text: str
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Value):
     """The first check that refused, and why; `artifact` is where it comes from, empty for one of the agent itself."""
 
     artifact: str
@@ -75,8 +67,7 @@ class Refused:
         return f"{place}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class GateResult:
+class GateResult(Value):
     """What came of a gate; the tokens of its judges are the run's."""
 
     verdict: Passed | Refused

@@ -1,7 +1,6 @@
 """Which hooks fire: a pure function of the plan, the state and a fact."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pilothouse_api.hooks import HookTextError, parse_hooks
@@ -20,11 +19,10 @@ from pilothouse_engine.facts import (
 )
 from pilothouse_engine.snapshot import masked_text
 from pilothouse_engine.state import RunState, Visit
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedHook:
+class PlannedHook(Value):
     """One hook. `id` says where it stands, `notify` is the step that it runs."""
 
     id: str
@@ -33,8 +31,7 @@ class PlannedHook:
     notify: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedHooks:
+class PlannedHooks(Value):
     """The hooks of a plan.
 
     `at_step` are those in force at a step of the graph: the workflow's, its own, its agent's. `own` are a step's own,
@@ -48,8 +45,7 @@ class PlannedHooks:
     unreadable: Mapping[str, str]
 
 
-@value
-class Firing:
+class Firing(Value):
     """One hook that fires, with what its payload says besides the names of run and workflow."""
 
     hook: PlannedHook
@@ -103,8 +99,7 @@ def _planned(id: str, hook: Hook) -> PlannedHook:
 # ---------------------------------------------------------------- what a fact fires
 
 
-@value
-class _Moment:
+class _Moment(Value):
     """Something that hooks are about: at a step of the graph, or (`as_tool`) at a step that runs as a tool."""
 
     event: str

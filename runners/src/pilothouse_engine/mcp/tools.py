@@ -5,7 +5,6 @@ nothing about a visit that has begun.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pilothouse_api.mcp import ALL_TOOLS, is_offerable, offered_name
 from pilothouse_api.v1alpha1.agent import AgentSpec, McpTools, Tool
@@ -14,6 +13,7 @@ from pilothouse_engine.facts import OfferedTool
 from pilothouse_engine.mcp.schemas import SchemaRefused, clean_text, normalise_schema, open_schema
 from pilothouse_engine.ports import McpFailure, McpListing, McpTool
 from pilothouse_engine.results import compact
+from pilothouse_engine.values import Value
 
 MAX_OFFERED = 128
 """Most tools of MCP servers for one agent: providers refuse more."""
@@ -25,8 +25,7 @@ MAX_DESCRIPTION_CHARS = 1_024
 MAX_WARNINGS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class McpSurface:
+class McpSurface(Value):
     """What is offered of all servers, in the order of the agent's list; what was left out, and which servers were."""
 
     tools: tuple[OfferedTool, ...]
@@ -34,8 +33,7 @@ class McpSurface:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class McpMissing:
+class McpMissing(Value):
     """A required server cannot tell its tools: the step ends, error type McpUnavailable."""
 
     server: str

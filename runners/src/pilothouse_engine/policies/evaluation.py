@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 from pilothouse_api.expressions import Expression
@@ -14,10 +13,10 @@ from pilothouse_engine.policies.http import EndpointFailed, ask_endpoint
 from pilothouse_engine.policies.questions import Question
 from pilothouse_engine.policies.verdicts import At, Decision, Verdict, strictest
 from pilothouse_engine.ports import Http
+from pilothouse_engine.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRule:
+class PlannedRule(Value):
     """A rule, its expression compiled; a string in its place says why it cannot be, None that an endpoint is asked.
 
     `tool` is the only one that the expression can be true for, None where it may be any.
@@ -32,8 +31,7 @@ class PlannedRule:
     tool: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPolicy:
+class PlannedPolicy(Value):
     """One list: of a workflow, an agent or an ancestor; `owner` says whose."""
 
     owner: str
@@ -44,8 +42,7 @@ class PlannedPolicy:
         return any(rule.at == at for rule in self.rules)
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Value):
     """The list is decided by an endpoint's answer."""
 
     owner: str

@@ -1,16 +1,16 @@
 """What a policy is asked about: one call, and where the run stands."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from datetime import datetime
 from typing import Any
 
+from msgspec import field
+
 from pilothouse_engine.policies.verdicts import At
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 
-@value
-class Usage:
+class Usage(Value):
     """What the run has used; `cost_usd` of calls without a known price is not in it."""
 
     tokens: int = 0
@@ -18,8 +18,7 @@ class Usage:
     tool_calls: int = 0
 
 
-@value
-class Question:
+class Question(Value):
     """One call that waits for a verdict.
 
     `tool` is a tool's name (`server__tool` for MCP) or the id of a step of the graph; `tool`, `args` and `effect` are

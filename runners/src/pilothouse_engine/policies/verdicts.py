@@ -1,8 +1,9 @@
 """What a policy says: a verdict, with the rule that gave it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from pilothouse_engine.values import Value
 
 Verdict = Literal["Allow", "RequireApproval", "Deny"]
 At = Literal["ModelCall", "ToolCall"]
@@ -10,8 +11,7 @@ At = Literal["ModelCall", "ToolCall"]
 STRICTNESS: dict[Verdict, int] = {"Allow": 0, "RequireApproval": 1, "Deny": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value):
     """What became of one question; every field is a JSON value, as it is journaled.
 
     `rule` is empty where nothing matched. `message` is for the model and for people: the rule's own, or why it failed.

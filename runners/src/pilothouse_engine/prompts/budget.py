@@ -8,7 +8,7 @@ from pilothouse_engine.facts import Level
 from pilothouse_engine.prompts.levels import LEVELS, Sent, sent_at
 from pilothouse_engine.results import pointer
 from pilothouse_engine.state import MESSAGE_OVERHEAD, CountedPrompt, Visit, bytes_of
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 UNKNOWN_WINDOW_BUDGET = 52_000
 """Tokens that a prompt may have where nobody knows the window."""
@@ -25,16 +25,14 @@ CUT_OVERHEAD = MESSAGE_OVERHEAD + len(pointer("t1000-1000-00000000", 10_000_000)
 """Tokens that a cut may add to a message: its mark, and a word that it splits."""
 
 
-@value
-class Prompt:
+class Prompt(Value):
     """The prompt of the next request; `bound` is the most tokens that it can have."""
 
     level: Level
     bound: int
 
 
-@value
-class Around:
+class Around(Value):
     """What a request holds besides its messages: bytes of tools and of the pinned note."""
 
     tools: int

@@ -10,11 +10,10 @@ from pilothouse_engine.facts import Level
 from pilothouse_engine.ports import Message
 from pilothouse_engine.results import READ_TOOL_RESULT, cut_result, cut_text
 from pilothouse_engine.state import Visit
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 
-@value
-class Cut:
+class Cut(Value):
     """What a level keeps: the newest messages of earlier turns, and the longest results and texts, in characters."""
 
     messages: int
@@ -34,8 +33,7 @@ LEVELS: tuple[Level, ...] = ("full", *CUTS)
 """From the loosest to the tightest; a tighter one never sends more of any message."""
 
 
-@value
-class Sent:
+class Sent(Value):
     """One message of a request, and which of the visit it is; `is_cut` says that it is not sent whole."""
 
     index: int

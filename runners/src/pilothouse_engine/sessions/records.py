@@ -6,17 +6,17 @@ messages are too old to be shown only the uid stays, so that one which comes bac
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from msgspec import ValidationError, convert, to_builtins
+from msgspec.structs import replace
 
 from pilothouse_engine.facts import PastTask
 from pilothouse_engine.ports import Message, RequestedCall, SessionCorrupt
 from pilothouse_engine.results import compact, cut_text, error_content
 from pilothouse_engine.state import bytes_of
+from pilothouse_engine.values import Value
 
 VERSION = 1
 """Version of the record; a reader refuses a newer one."""
@@ -39,16 +39,14 @@ OPENING_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PastRun:
+class PastRun(Value):
     """What one ended run has said; no messages where they are too old to be shown."""
 
     uid: str
     messages: tuple[Message, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Value):
     """What a run leaves to the next: its messages, its tasks that go on, and the older ones whose ends it has told."""
 
     messages: tuple[Message, ...] = ()
@@ -57,8 +55,7 @@ class Said:
     """Run and call of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Value):
     """A record: ended runs and open tasks, oldest first."""
 
     runs: tuple[PastRun, ...] = ()
@@ -75,7 +72,7 @@ def encode_conversation(conversation: Conversation) -> bytes:
     ]
     record: dict[str, Any] = {"v": VERSION, "runs": runs}
     if conversation.tasks:
-        record["tasks"] = [asdict(task) for task in conversation.tasks]
+        record["tasks"] = to_builtins(conversation.tasks)
     # An escape carries half of a surrogate pair, which is no UTF-8.
     return json.dumps(record, separators=(",", ":")).encode("ascii")
 
@@ -93,9 +90,9 @@ def decode_conversation(content: bytes) -> Conversation:
         said = f"what is stored has version {version!r:.20}; this engine reads {VERSION}"
         raise SessionCorrupt(f"{said}: use a newer runner")
     try:
-        return _reader()(parts)
+        return convert(parts, Conversation)
     except ValidationError as error:
-        raise SessionCorrupt(f"what is stored cannot be read: {error.errors()[0]['msg']}") from None
+        raise SessionCorrupt(f"what is stored cannot be read: {error!s:.200}") from None
 
 
 def encode_message(message: Message) -> dict[str, Any]:
@@ -108,18 +105,8 @@ def encode_message(message: Message) -> dict[str, Any]:
 
 
 def decode_messages(raw_messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Return messages of `encode_message`; raises pydantic's ValidationError."""
-    return _message_reader()(raw_messages)
-
-
-@cache
-def _reader() -> Callable[[Any], Conversation]:
-    return TypeAdapter(Conversation).validate_python
-
-
-@cache
-def _message_reader() -> Callable[[Any], tuple[Message, ...]]:
-    return TypeAdapter(tuple[Message, ...]).validate_python
+    """Return messages of `encode_message`; raises msgspec's ValidationError."""
+    return tuple(convert(raw, Message) for raw in raw_messages)
 
 
 # ---------------------------------------------------------------- what is kept

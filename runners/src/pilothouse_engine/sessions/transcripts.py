@@ -6,7 +6,8 @@ the run's own. Second visits of a step follow the first. With it goes which task
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from pilothouse_engine.catalog import Catalog, StepGates
 from pilothouse_engine.facts import (
@@ -25,8 +26,7 @@ from pilothouse_engine.sessions.records import Said, shortened
 from pilothouse_engine.state import RunState, Visit, task_result_id
 
 
-@dataclass(slots=True)
-class _Marks:
+class _Marks(Struct):
     """What a visit's messages do not tell, by their index: notes to go on, and what the output gate said of answers."""
 
     continued: set[int] = field(default_factory=set)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +14,7 @@ from pilothouse_engine.steps.api_request import RequestProblem, build_request, i
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
 from pilothouse_engine.steps.outcomes import failed
 from pilothouse_engine.strict_json import JsonError, parse_json, printable
+from pilothouse_engine.values import Value
 
 RETRIED_STATUSES = frozenset({408, 425, 429, *range(500, 600)})
 STATUS_KEY = "_api_status_code"
@@ -29,8 +29,7 @@ _FAILURE_TYPES = {
 _LEGACY_CHARSET = re.compile(r"charset=[\"']?(iso-8859-1|latin-?1|windows-1252|us-ascii)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """What one attempt gave."""
 
     request: HttpRequest

@@ -5,17 +5,17 @@ journal, effects, context, deadlines of tools, routes.
 """
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import field
 
 from pilothouse_api.v1alpha1.base import Model
 from pilothouse_engine.ports import Ports
 from pilothouse_engine.settings import Settings
-from pilothouse_engine.values import value
+from pilothouse_engine.values import Value
 
 
-@value
-class StepCall:
+class StepCall(Value):
     """One execution of a step's work, as a step of the graph or as a tool.
 
     `params` is the branch model of the kind (`APICall`, `Router`, `FunctionCall`, `Response`). `context` is what
@@ -39,8 +39,7 @@ class StepCall:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
-@value
-class StepDone:
+class StepDone(Value):
     """The work ended with a signal.
 
     `writes` is the delta of public context keys, `output` the declared output (what a model sees of a tool that
@@ -58,8 +57,7 @@ class StepDone:
     result: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepUnknown:
+class StepUnknown(Value):
     """Nobody knows what it did: the transport failed after bytes were sent, and the call may not be repeated."""
 
     message: str

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from pilothouse_api.names import ANNOTATION_IDEMPOTENCY_KEY, is_dns_label
 from pilothouse_api.signals import DEFAULT, ERROR

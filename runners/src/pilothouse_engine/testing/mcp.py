@@ -2,18 +2,17 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult, McpTool
+from pilothouse_engine.values import Value
 
 Result = McpResult | McpFailure | str
 ToolFunction = Callable[[dict[str, Any]], Result | Awaitable[Result]]
 
 
-@dataclass(frozen=True, slots=True)
-class McpCalled:
+class McpCalled(Value):
     """One call as it was made."""
 
     server: str

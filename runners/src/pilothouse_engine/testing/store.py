@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Clock, Directives, StoreFailure, read_supervision

@@ -7,18 +7,17 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pilothouse_api import __version__, names
+from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.connections import Connections, Reply
 
 _HEADERS = {"Accept": "application/json", "User-Agent": f"pilothouse-runner/{__version__}"}
 
 
-@dataclass(frozen=True, slots=True)
-class ApiServer:
+class ApiServer(Value):
     """Where the API server is, and the files that open it: read anew, since they are renewed while a run lives.
 
     `authorization` gives the header's value where there is no token file; `client_certificate` is a certificate and
@@ -41,8 +40,7 @@ class ApiServer:
         return ApiServer(f"https://{host}:{port}", folder / "token", folder / "ca.crt")
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Value):
     """An API server to act on, and the namespace of a call that names none."""
 
     server: ApiServer

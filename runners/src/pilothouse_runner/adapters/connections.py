@@ -9,12 +9,13 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import certifi
 import httpcore
+
+from pilothouse_engine.values import Value
 
 HTTP_ERRORS = (
     httpcore.NetworkError,
@@ -26,8 +27,7 @@ HTTP_ERRORS = (
 """What `Connections.stream` raises, and reading its reply; httpcore has no common base for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value):
     """The head of a response, and its body as it arrives, not decoded; `headers` has lower-case names."""
 
     status: int

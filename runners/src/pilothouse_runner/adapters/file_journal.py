@@ -10,11 +10,11 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from pilothouse_api.batches import Batch, decode_batch, encode_batch
 from pilothouse_engine.ports import Fenced, JournalCorrupt, JournalUnavailable, RawEntry
+from pilothouse_engine.values import Value
 
 LOCK_WAIT_SECONDS = 5.0
 """How long an append waits for another process's append; it holds the lock for one disk flush."""
@@ -22,8 +22,7 @@ LOCK_WAIT_SECONDS = 5.0
 _LOCK_POLL_SECONDS = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Value):
     """The whole batches of a piece of the file, and how many of its bytes they take; the rest is a torn tail."""
 
     batches: tuple[Batch, ...]

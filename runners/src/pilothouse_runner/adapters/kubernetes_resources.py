@@ -3,16 +3,17 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, assert_never
 from urllib.parse import quote, urlencode
 
 import httpcore
+from msgspec.structs import replace
 
 from pilothouse_api import names
 from pilothouse_engine.ports import ResourceFailure, ResourceOperation, ResourceReply, ResourceRequest
 from pilothouse_engine.resource_masks import mask_answer
 from pilothouse_engine.strict_json import JsonError, parse_json, printable
+from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.api_server import AnswerTooLarge, ApiConnection, ApiServer, read_body, retry_after
 from pilothouse_runner.adapters.connections import HTTP_ERRORS, Reply
 
@@ -32,8 +33,7 @@ _METHODS: Mapping[ResourceOperation, tuple[str, str]] = {
 """HTTP method and RBAC verb."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedKind:
+class ServedKind(Value):
     """A kind as the API server serves it."""
 
     path: str
@@ -48,16 +48,14 @@ class ServedKind:
         return (self.path, self.plural) == ("/api/v1", "secrets")
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Value):
     status: int
     body: dict[str, Any]
     size: int
     retry_after: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Value):
     """One HTTP request, ready to be sent."""
 
     method: str

@@ -6,7 +6,6 @@ It knows one object and three requests: get it, patch its status, watch it.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from pilothouse_api import names
 from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure, read_supervision, supervision_key
+from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.api_server import ApiConnection, ApiServer, read_body, retry_after
 from pilothouse_runner.adapters.connections import HTTP_ERRORS, Reply
 
@@ -37,8 +37,7 @@ UNKNOWN_LENGTH = -1
 _JSON_PATCH = "application/json-patch+json"
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Value):
     status: int
     body: Mapping[str, Any]
     retry_after: float | None = None

@@ -10,12 +10,13 @@ import hashlib
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import hiredis
+
+from pilothouse_engine.values import Value
 
 CONNECT_SECONDS = 3.0
 REPLY_SECONDS = 5.0
@@ -77,8 +78,7 @@ class Script:
         self.sha = hashlib.sha1(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class RedisAddress:
+class RedisAddress(Value):
     """Where a Redis is: a host and port, or a socket of this machine (`path`)."""
 
     host: str = ""
@@ -110,8 +110,7 @@ def parse_address(url: str) -> RedisAddress:
     return RedisAddress(parts.hostname, port, is_tls=parts.scheme == "rediss", database=int(database))
 
 
-@dataclass(frozen=True, slots=True)
-class RedisLogin:
+class RedisLogin(Value):
     """The folder of a mounted Secret: `username`, `password` and, for TLS, `ca.crt`; read anew at each connect.
 
     Without `username` and `password` Redis is asked without them.

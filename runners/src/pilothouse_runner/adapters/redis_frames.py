@@ -8,7 +8,6 @@ moment, the newest 256 of it.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -19,6 +18,7 @@ from pilothouse_engine.facts import Fact, ReplyReceived
 from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Frame
 from pilothouse_engine.state import RunState
+from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.redis_client import RedisClient, Word
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ RENEW_SECONDS = 3600.0
 """How often the expiry is set while frames are sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
+class _Stream(Value):
     """One stream: its key, how much of it is kept, and the field of an entry that holds what is kept."""
 
     key: str

@@ -4,7 +4,9 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pilothouse_api.judging import (
     MAX_FAILURE_CHARS,
@@ -45,8 +47,7 @@ FAILURE_TYPES: Mapping[FailureKind, JudgeFailureType] = {
 """What a failure of a model means for who asked the judge."""
 
 
-@dataclass(slots=True)
-class _Question:
+class _Question(Struct):
     """One question under way: its time (monotonic seconds), what it took, and what the open attempt may yet take."""
 
     model: JudgeModel

@@ -6,7 +6,6 @@ Nothing that is asked or answered is logged but the model's name and what came o
 import asyncio
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -25,6 +24,7 @@ from pilothouse_api.judging import (
     JudgeFailureType,
     JudgeRequest,
 )
+from pilothouse_engine.values import Value
 from pilothouse_runner.judge.files import Callers, TableFile
 from pilothouse_runner.judge.local import LocalJudge
 from pilothouse_runner.judge.metrics import Metrics
@@ -37,8 +37,7 @@ MAX_UNDER_WAY = 256
 """Questions that are answered at once; who comes on top is told so and asks again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
+class Desk(Value):
     """What the service works with."""
 
     judge: LocalJudge

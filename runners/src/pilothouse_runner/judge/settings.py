@@ -1,10 +1,10 @@
 """What the judge's process is told by its pod."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pilothouse_api import names
+from pilothouse_engine.values import Value
 
 DEFAULT_PORT = 8080
 
@@ -13,8 +13,7 @@ class SettingsError(Exception):
     """A variable is wrong; the message names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeSettings:
+class JudgeSettings(Value):
     """Where the table, its keys and the operator's token lie, and where it is listened."""
 
     models_path: Path = Path(names.JUDGE_MODELS_PATH)

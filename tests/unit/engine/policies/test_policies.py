@@ -1,7 +1,6 @@
 """Policy lists: first match, strictest of the lists, everything that fails denies."""
 
 import json
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import permutations
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from pilothouse_api.expressions import POLICY_VARIABLES, compile_policy_expression
 from pilothouse_api.plan import AncestorPolicy, Origin, Plan, PlannedAgent, RunIdentity

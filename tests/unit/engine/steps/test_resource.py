@@ -1,10 +1,10 @@
 """The Resource step: templates that cannot break out of their place, signals of failures, effects, repeated creates."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from pilothouse_api.names import ANNOTATION_IDEMPOTENCY_KEY
 from pilothouse_api.v1alpha1.steps import ResourceCall

@@ -7,7 +7,8 @@ JSON escapes change how a text looks to a program, not what a person or a model 
 import re
 import unicodedata
 from bisect import bisect_right
-from dataclasses import dataclass
+
+from pilothouse_engine.values import Value
 
 # These two are not RE2's: single classes and bounded runs are linear for `re` too, and ten times as fast.
 _INVISIBLE = re.compile(
@@ -23,8 +24,7 @@ _DIGIT = re.compile("[0-9]")
 _FULL_STOPS = "\u3002\uff61\u2024\u00b7"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """Something that was found, `start` to `end` of the original text."""
 
     start: int

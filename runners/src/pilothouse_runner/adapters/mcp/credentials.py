@@ -1,12 +1,14 @@
 """What a server is shown of who asks: headers from Secrets and a projected token, read anew for each request."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import field
 
 from pilothouse_api.mcp import is_clients_own
 from pilothouse_api.names import audience_token_file
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.ports import Secrets, SecretUnavailable
+from pilothouse_engine.values import Value
 
 MAX_TOKEN_BYTES = 65_536
 SHORTEST_MASKED = 6
@@ -17,8 +19,7 @@ class CredentialsUnavailable(Exception):
     """The headers of a server cannot be made; the message holds no value."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerHeaders:
+class ServerHeaders(Value):
     """Headers of one request, and which texts in them must not be shown."""
 
     headers: tuple[tuple[str, str], ...] = ()

@@ -7,8 +7,9 @@ variable: the SDK carries the context of whoever asks into the tasks that send.
 
 import asyncio
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 FailureKind = Literal["Timeout", "Connection", "Unavailable", "Credentials", "Protocol", "TooLarge", "JsonRpc"]
 
@@ -16,8 +17,7 @@ OVERHEAD_BYTES = 16_384
 """What a protocol may need around a result."""
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
+class Exchange(Struct, eq=False):
     """Fate of one request.
 
     `seconds` is all the time that whoever asks has. `status`: the last HTTP status.

@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from mcp import types
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
+from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
 from pilothouse_engine.mcp.schemas import clean_text

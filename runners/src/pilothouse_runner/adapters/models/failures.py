@@ -3,11 +3,11 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pilothouse_engine.ports import FailureKind
+from pilothouse_engine.values import Value
 
 MAX_RETRY_AFTER_SECONDS = 3600.0
 MAX_PROBLEM_CHARS = 2000
@@ -36,8 +36,7 @@ _MAY_BE_TOO_LONG = frozenset({None, 400, 404, 422, 500})
 _MAY_BE_REFUSED = frozenset({None, 400, 403, 422})
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Value):
     """An error as an endpoint states it. `status` is None where HTTP said 200."""
 
     status: int | None

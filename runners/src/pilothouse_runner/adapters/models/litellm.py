@@ -7,9 +7,10 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
+
+from msgspec.structs import replace
 
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import (

@@ -6,15 +6,16 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpcore
+from msgspec.structs import replace
 
 from pilothouse_api import __version__
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, Secrets, SecretUnavailable
+from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.connections import (
     HTTP_ERRORS,
     Connections,
@@ -40,8 +41,7 @@ _URL_SAFE = "/%:@!$&'()*+,;=~?"
 _TITLE = re.compile(r"<title[^>]*>([^<]{0,200})", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(Value):
     """One HTTP request, ready to be sent."""
 
     url: str
@@ -50,8 +50,7 @@ class _Prepared:
     redaction: Redaction
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Value):
     """What came back; `body` is None when it was larger than MAX_REPLY_BYTES."""
 
     status: int

@@ -2,9 +2,9 @@
 
 import re
 import unicodedata
-from dataclasses import dataclass
 
 from pilothouse_engine.ports import ModelRequest
+from pilothouse_engine.values import Value
 
 MAX_MESSAGE_CHARS = 500
 MAX_EXCERPT_CHARS = 300
@@ -14,8 +14,7 @@ _SHORTEST_SECRET = 4
 _KEY_LIKE = re.compile(r"\b(?:Bearer\s+|(?:sk|pk|rk|gsk|xai)[-_])[\w*.~+/=-]{4,}|\bAIza[\w-]{20,}")
 
 
-@dataclass(frozen=True, slots=True)
-class Redaction:
+class Redaction(Value):
     """What must not be shown of one request: its key and the texts of its prompt."""
 
     key: str
