@@ -57,7 +57,7 @@ async def _serve(redis_url: str, runs: int, viewers: int, told: Connection) -> N
         picture.apply(_raw_run(number))
     access: Any = OpenDoors()
     store = RedisStore(connect(redis_url, None), metrics)
-    streams = Streams(picture, store, metrics, viewers)
+    streams = Streams(picture, store, metrics, viewers, viewers)
     services = Services(
         picture=picture,
         watching=cast(Any, None),

@@ -99,7 +99,7 @@ def test_crds_are_kept_when_the_release_is_removed() -> None:
         *("operator.replicas=9", 'operator.imgae="x"', "ceilings.costBudgetUSD=0.5", 'watchNamespaces="default"'),
         *('redis.url="redis://user:password@redis"', 'redis.maxMemory="lots"', "redis.keepDays=0"),
         *('runner.telemetry.endpoint="collector:4318"', 'runner.telemetry.env={"PATH": "/"}'),
-        *("api.replicas=0", "api.mostStreams=0", 'api.logLevel="loud"', 'api.image="x"'),
+        *("api.replicas=0", "api.mostStreams=0", "api.mostStreamsPerUser=0", 'api.logLevel="loud"', 'api.image="x"'),
         *('judge.models=[{"name":"a"}]', 'judge.models=[{"name":"a","model":"scripted"}]', "judge.replicas=0"),
         'judge.models=[{"name":"a","model":"openai/x","script":"turns: []"}]',
         'judge.models=[{"name":"a","model":"openai/x","apiBase":"https://me:secret@x"}]',

@@ -147,7 +147,7 @@ def build_app(services: Services) -> FastAPI:
 
 
 def _add_reads(app: FastAPI, services: Services) -> None:
-    @app.get("/api/agents/runs", responses=_refusals(400, 403, 404, 422), response_model_exclude_none=True)
+    @app.get("/api/agents/runs", responses=_refusals(400, 403, 404, 422, 429), response_model_exclude_none=True)
     async def list_runs(caller: CallerOf, query: Annotated[ListQuery, Query()]) -> RunList:
         """List runs, newest first: of this cluster out of its API server's watch, of others as their clusters say."""
         if not services.watching.is_synced:
@@ -191,7 +191,7 @@ def _add_story(app: FastAPI, services: Services) -> None:
         200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": _EVENT}}},
         204: {"description": "There is no more"},
     }
-    refusals = _refusals(404, 422)
+    refusals = _refusals(404, 422, 429)
 
     @app.get(f"{RUN_PATH}/events", responses=events | refusals, response_class=Response)
     async def get_events(
@@ -209,8 +209,6 @@ def _add_story(app: FastAPI, services: Services) -> None:
         entry = await services.guard.seen(caller, namespace, name)
         if last_event_id == end_id(entry.uid):
             return Response(status_code=204)
-        if services.streams.is_full or services.streams.is_closing:
-            raise away("there are as many event streams open as this process serves", 30)
         viewer = Viewer(services.access, request.state.token, caller, entry.key)
         return EventStream(services.streams, viewer, entry, last_event_id, services.metrics, services.heartbeat_seconds)
 

@@ -59,8 +59,8 @@ class EventStream(Response):
         self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; return when the stream is over."""
-        with self._streams.opened(self._entry) as feed, feed.viewed() as changed:
+        """Send; return when the stream is over. Raises Problem where it cannot be opened."""
+        with self._streams.opened(self._entry, self._viewer.caller.user) as feed, feed.viewed() as changed:
             pump = _Pump(self._streams, feed, View(self._streams, feed, self._last_id), changed, self._viewer)
             leaving = asyncio.create_task(_wait_for_leave(receive, pump.leave))
             cause = "Dropped"

@@ -84,7 +84,7 @@ def build_parts(settings: ApiSettings, credentials: Credentials) -> Parts:
         steering=office.steering,
         metrics=metrics,
         access=access,
-        streams=Streams(picture, store, metrics, settings.most_streams),
+        streams=Streams(picture, store, metrics, settings.most_streams, settings.most_streams_per_user),
         store=store,
         heartbeat_seconds=settings.heartbeat_seconds,
         fleet=fleet,

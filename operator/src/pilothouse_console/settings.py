@@ -36,6 +36,8 @@ class ApiSettings(BaseSettings):
     """Folder with `username`, `password` and perhaps `ca.crt`."""
     most_streams: Annotated[int, Field(ge=1, le=100_000)] = 5000
     """Event streams that are open at once."""
+    most_streams_per_user: Annotated[int, Field(ge=1, le=100_000)] = 250
+    """Those of one user, by the name that the API server knows; a program that looks for many people may need more."""
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 15
     """Time between two signs of life of a stream, at which the viewer's rights are looked at again."""
     fleet_redis_url: Annotated[str, Field(max_length=2048, pattern=r"^(((rediss?)|(unix))://[^@\s]+)?$")] = ""

@@ -6,6 +6,7 @@ what is sent is dropped; who comes back with the id of the last event goes on be
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from pilothouse_console.frames import (
 )
 from pilothouse_console.metrics import Metrics
 from pilothouse_console.picture import Entry, Picture, RunKey
+from pilothouse_console.problems import Problem, away
 from pilothouse_console.redis_store import Flooded, NotFollowed, RedisAway, RedisStore, WrongKind
 
 BLOCK_MILLISECONDS = 250
@@ -84,22 +86,23 @@ class Feed:
 
 
 class Streams:
-    """All feeds of the process. `store` is None where there is no Redis."""
+    """All feeds of the process. `store` is None where there is no Redis.
 
-    def __init__(self, picture: Picture, store: RedisStore | None, metrics: Metrics, most: int) -> None:
+    `most` streams are open at once, `most_per_user` of one user.
+    """
+
+    def __init__(
+        self, picture: Picture, store: RedisStore | None, metrics: Metrics, most: int, most_per_user: int
+    ) -> None:
         self._picture = picture
         self._store = store
         self._metrics = metrics
         self._most = most
-        self._open = 0
+        self._most_per_user = most_per_user
+        self._open: Counter[str] = Counter()
         self._feeds: dict[RunKey, _Opened] = {}
         self._wanted = asyncio.Event()
         self.is_closing = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no more streams can be opened."""
-        return self._open >= self._most
 
     def close(self) -> None:
         """End all streams: the process ends."""
@@ -169,10 +172,13 @@ class Streams:
             return START
 
     @contextmanager
-    def opened(self, entry: Entry) -> Iterator[Feed]:
-        """Give the feed of a run while the context lasts; the last who leaves closes it."""
-        self._open += 1
-        self._metrics.streams.set(self._open)
+    def opened(self, entry: Entry, user: str) -> Iterator[Feed]:
+        """Give the feed of a run to a user while the context lasts; the last who leaves closes it.
+
+        Raises Problem where the user, or all together, have as many open as may be.
+        """
+        self._check_room(user)
+        self._count(user, 1)
         opened = self._feeds.get(entry.key)
         if opened is None or opened.feed.uid != entry.uid:
             opened = self._feeds[entry.key] = _Opened(entry, self._picture, is_traced=self._store is None)
@@ -182,12 +188,24 @@ class Streams:
             yield opened.feed
         finally:
             opened.count -= 1
-            self._open -= 1
-            self._metrics.streams.set(self._open)
+            self._count(user, -1)
             if not opened.count:
                 opened.close()
                 if self._feeds.get(entry.key) is opened:
                     del self._feeds[entry.key]
+
+    def _check_room(self, user: str) -> None:
+        if self._open[user] >= self._most_per_user:
+            what = f"{user[:253]} has {self._open[user]} event streams open here, as many as one user may"
+            raise Problem(429, what, "close some, or raise api.mostStreamsPerUser", headers={"Retry-After": "30"})
+        if self.is_closing or self._open.total() >= self._most:
+            raise away("there are as many event streams open as this process serves", 30)
+
+    def _count(self, user: str, change: int) -> None:
+        self._open[user] += change
+        if not self._open[user]:
+            del self._open[user]
+        self._metrics.streams.set(self._open.total())
 
     async def is_gap(self, feed: Feed, last_id: str) -> bool:
         """Tell whether frames behind the last one that a viewer has seen are lost."""

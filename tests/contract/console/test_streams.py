@@ -70,7 +70,7 @@ class Scene:
 async def opened(server: RedisServer) -> AsyncIterator[Scene]:
     metrics, picture = Metrics(), Picture()
     store = RedisStore(connect(server.url, None), metrics)
-    streams = Streams(picture, store, metrics, most=10)
+    streams = Streams(picture, store, metrics, most=10, most_per_user=10)
     reading = asyncio.create_task(streams.run())
     try:
         yield Scene(server, streams, store, picture)
@@ -112,7 +112,7 @@ async def look(
     entry = scene.picture.get(scene.change().key)
     assert entry is not None
     seen = Seen()
-    with scene.streams.opened(entry) as feed, feed.viewed() as changed:
+    with scene.streams.opened(entry, "ada") as feed, feed.viewed() as changed:
         view = View(scene.streams, feed, last_id)
         seen.take(await view.begin())
         async with asyncio.timeout(20):
@@ -221,7 +221,7 @@ async def test_a_runner_that_makes_something_else_of_its_stream_silences_no_othe
             scene.tell(1)
 
         seen_again: list[int] = []
-        with scene.streams.opened(entry) as feed, feed.viewed():
+        with scene.streams.opened(entry, "ada") as feed, feed.viewed():
             seen_again += (await look(scene, lambda seen: len(seen.turns) >= 2, then=poison_and_tell())).turns
         assert seen_again == [1, 2]
 
@@ -236,7 +236,7 @@ async def test_a_runner_that_floods_its_stream_silences_no_other_run(monkeypatch
         scene.change()
         scene.tell(1)
 
-        with scene.streams.opened(entry) as feed, feed.viewed() as changed:
+        with scene.streams.opened(entry, "ada") as feed, feed.viewed() as changed:
 
             async def flood_and_tell() -> None:
                 while feed.ring is None:

@@ -6,7 +6,7 @@ Their API servers are played: what real ones add is tested in `tests/integration
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +48,9 @@ class Cluster:
         watching: Any = SimpleNamespace(is_live=True, is_synced=True)
         guard, steering = Guard(self, self.picture, self), Steering(self, self.picture)  # type: ignore[arg-type]
         office = Office(self.picture, watching, guard, steering, self.metrics)
-        self.fleet = Fleet(name, KEY, connect(server.url, None), office) if server is not None else None
+        self.fleet = (
+            Fleet(name, KEY, connect(server.url, None, is_bounded=False), office) if server is not None else None
+        )
         services = Services(
             picture=self.picture,
             watching=watching,
@@ -56,7 +58,7 @@ class Cluster:
             steering=steering,
             metrics=self.metrics,
             access=self,  # type: ignore[arg-type]
-            streams=Streams(self.picture, None, self.metrics, 10),
+            streams=Streams(self.picture, None, self.metrics, 10, 10),
             store=None,
             heartbeat_seconds=15,
             fleet=self.fleet,
@@ -67,6 +69,9 @@ class Cluster:
     async def may(self, caller: Caller, verb: str, namespace: str = "", name: str = "") -> bool:
         mine = self.rights.get(caller.user, {})
         return verb in mine.get("*", ()) or (namespace != "" and verb in mine.get(namespace, ()))
+
+    async def may_list_in(self, caller: Caller, namespaces: Iterable[str]) -> frozenset[str]:
+        return frozenset([one for one in namespaces if await self.may(caller, "list", one)])
 
     def make(self, name: str, namespace: str = "ns", phase: str = "Running") -> None:
         self.runs[namespace, name] = {

@@ -135,3 +135,19 @@ async def test_a_result_is_shown_and_one_that_cannot_be_had_is_said_why(
         assert (await asked(desk, large)).status_code == 410
     async with open_desk(office, control_plane, redis_url="unix:///nowhere/s") as desk:
         assert (await asked(desk, large)).status_code == 503
+
+
+async def test_who_has_as_many_streams_open_as_one_user_may_is_told_so(
+    office: Office, control_plane: LocalCluster
+) -> None:
+    async with open_desk(office, control_plane, most_streams_per_user=1) as desk:
+        name = office.run(status=trace(1))
+        follower, other = Follower(desk, name), Follower(desk, name, "patcher")
+        following = asyncio.create_task(follower.until("end"))
+        await eventually(lambda: follower.events)
+        refused = await desk.get("reader", desk.path(name, "/events"))
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "30")
+        assert "reader has 1 event streams open here" in refused.json()["detail"]
+        await other.until("frame", 1)
+        office.end(name)
+        await following

@@ -40,7 +40,7 @@ class Scene:
 
     def __init__(self, heartbeat: float = 30.0) -> None:
         self.picture, self.metrics, self.doors = Picture(), Metrics(), Doors()
-        self.streams = Streams(self.picture, None, self.metrics, most=5)
+        self.streams = Streams(self.picture, None, self.metrics, most=5, most_per_user=2)
         self.sent: list[bytes] = []
         self.heartbeat = heartbeat
         self.is_taken = asyncio.Event()
@@ -73,8 +73,8 @@ class Scene:
         await self.has_left.wait()
         return {"type": "http.disconnect"}
 
-    def open(self, last_id: str | None = None) -> asyncio.Task[None]:
-        viewer = Viewer(cast(Access, self.doors), "token", CALLER, RunKey("a", "r1"))
+    def open(self, last_id: str | None = None, user: str = "ada") -> asyncio.Task[None]:
+        viewer = Viewer(cast(Access, self.doors), "token", Caller(user), RunKey("a", "r1"))
         entry = self.picture.get(RunKey("a", "r1"))
         assert entry is not None
         stream = EventStream(self.streams, viewer, entry, last_id, self.metrics, self.heartbeat)
@@ -99,7 +99,7 @@ async def test_a_viewer_who_leaves_leaves_nothing_behind() -> None:
     scene.has_left.set()
     await stream
     assert scene.ended("Left") == 1
-    assert (scene.streams._feeds, scene.picture._listeners, scene.streams._open) == ({}, {}, 0)
+    assert (scene.streams._feeds, scene.picture._listeners, scene.streams._open) == ({}, {}, {})
 
 
 async def test_a_slow_viewer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ async def test_a_slow_viewer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None
     scene.change(turns=2)
     await stream
     assert scene.ended("Dropped") == 1
-    assert scene.streams._open == 0
+    assert scene.streams._open == {}
 
 
 async def test_frames_come_once_and_a_viewer_who_comes_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,3 +198,24 @@ async def test_a_process_that_ends_lets_its_viewers_go() -> None:
     async with asyncio.timeout(5):
         await stream
     assert scene.ended("Closing") == 1
+
+
+async def test_one_user_takes_a_part_of_the_streams_and_all_together_the_whole() -> None:
+    scene = Scene()
+    scene.change()
+    streams = [scene.open(user=user) for user in ("ada", "ada", "bob", "bob", "cyd")]
+    await scene.until(lambda text: text.count("event: run") == 5)
+    with pytest.raises(Problem, match="ada has 2 event streams open here, as many as one user may") as refused:
+        await scene.open(user="ada")
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "30")
+    with pytest.raises(Problem, match="as many event streams open as this process serves") as refused:
+        await scene.open(user="dan")
+    assert refused.value.status == 503
+    scene.has_left.set()
+    await asyncio.gather(*streams)
+    scene.has_left.clear()
+    scene.sent.clear()
+    again = scene.open(user="ada")
+    await scene.until(lambda text: "event: run" in text)
+    scene.has_left.set()
+    await again
