@@ -7,8 +7,9 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pilothouse_api.names import GROUP
@@ -28,8 +29,17 @@ RIGHT_SECONDS = 10.0
 """How long an answer on a right holds."""
 REFUSED_SECONDS = 3.0
 """The same of an answer that was no: who is given a right does not want to wait."""
+REFUSED_IN_LISTS_SECONDS = 30.0
+"""The same where many namespaces are asked about at once, as for a list of all: most of them say no."""
 AT_ONCE = 16
 """Reviews under way at once: a storm of made-up tokens leaves connections for everything else."""
+AT_ONCE_PER_USER = 4
+"""The same of one user's lists of all namespaces: nobody else waits for them."""
+MOST_ASKED = 1000
+"""Reviews at one time for lists of all namespaces of one user: who has asked more waits."""
+ASKED_PER_SECOND = 100.0
+"""How fast these come back."""
+MOST_USERS = 4096
 MOST_TOKENS = 4096
 MOST_RIGHTS = 20_000
 LONGEST_TOKEN = 16 * 1024
@@ -61,6 +71,8 @@ class Access:
         self._tokens: Answers[Caller | None] = Answers(MOST_TOKENS, monotonic)
         self._rights: Answers[bool] = Answers(MOST_RIGHTS, monotonic)
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._monotonic = monotonic
+        self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     async def identify(self, token: str) -> Caller | None:
         """Return whose token it is, None for one that is not valid. Raises Problem where nobody can tell."""
@@ -75,7 +87,37 @@ class Access:
         Raises Problem where nobody can tell.
         """
         key = (caller, verb, namespace, name)
-        return await self._rights.get(key, lambda: self._review_right(caller, verb, namespace, name))
+        return await self._rights.get(key, lambda: self._review_right(caller, verb, namespace, name), _is_new)
+
+    async def may_list_in(self, caller: Caller, namespaces: Iterable[str]) -> frozenset[str]:
+        """Return those of many namespaces whose runs a caller may list.
+
+        Raises Problem where nobody can tell, and where it would be more reviews than one user may cause in a time:
+        those that were done stand, so that who comes back gets on.
+        """
+        budget = self._budget(caller.user)
+
+        async def may_list(one: str) -> bool:
+            return await self._rights.get((caller, "list", one, ""), partial(self._review_in_turn, budget, caller, one))
+
+        there = sorted(namespaces)
+        answers = await asyncio.gather(*map(may_list, there), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return frozenset(one for one, is_allowed in zip(there, answers, strict=True) if is_allowed)
+
+    async def _review_in_turn(self, budget: "_Budget", caller: Caller, namespace: str) -> tuple[bool, float]:
+        async with budget.turns:
+            budget.spend(self._monotonic())
+            return await self._review_right(caller, "list", namespace, "")
+
+    def _budget(self, user: str) -> "_Budget":
+        budget = self._budgets.setdefault(user, _Budget(self._monotonic()))
+        self._budgets.move_to_end(user)
+        while len(self._budgets) > MOST_USERS:
+            self._budgets.popitem(last=False)
+        return budget
 
     async def _review_token(self, token: str) -> tuple[Caller | None, float]:
         raw = await self._ask(TOKEN_REVIEWS, {"token": token})
@@ -97,7 +139,7 @@ class Access:
         }
         raw = await self._ask(SUBJECT_ACCESS_REVIEWS, spec)
         allowed = bool(raw.get("allowed")) and not raw.get("denied")
-        return allowed, RIGHT_SECONDS if allowed else REFUSED_SECONDS
+        return allowed, RIGHT_SECONDS if allowed else REFUSED_IN_LISTS_SECONDS
 
     async def _ask(self, resource: Any, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
@@ -115,6 +157,28 @@ class Access:
         return answer
 
 
+def _is_new(allowed: bool, age: float) -> bool:
+    return age < (RIGHT_SECONDS if allowed else REFUSED_SECONDS)
+
+
+class _Budget:
+    """Reviews that one user's lists of all namespaces may still cause."""
+
+    def __init__(self, now: float) -> None:
+        self.turns = asyncio.Semaphore(AT_ONCE_PER_USER)
+        self._left = float(MOST_ASKED)
+        self._at = now
+
+    def spend(self, now: float) -> None:
+        """Take one; raises Problem where none is left."""
+        self._left = min(MOST_ASKED, self._left + (now - self._at) * ASKED_PER_SECOND)
+        self._at = now
+        if self._left < 1:
+            what = f"your rights in more than {MOST_ASKED} namespaces were asked for in a short time"
+            raise Problem(429, what, "send ?namespace=NAME, or try again", headers={"Retry-After": "5"})
+        self._left -= 1
+
+
 class Answers(Generic[T]):
     """Answers by question, the least lately given ones forgotten; one who asks while another does waits for the same.
 
@@ -124,13 +188,22 @@ class Answers(Generic[T]):
     def __init__(self, most: int, monotonic: Callable[[], float]) -> None:
         self._most = most
         self._monotonic = monotonic
-        self._known: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
+        self._known: OrderedDict[Hashable, tuple[T, float, float]] = OrderedDict()
         self._asked: dict[Hashable, asyncio.Task[T]] = {}
 
-    async def get(self, key: Hashable, ask: Callable[[], Awaitable[tuple[T, float]]]) -> T:
-        """Return the answer to a question; `ask` gives it with the seconds for which it holds."""
+    async def get(
+        self,
+        key: Hashable,
+        ask: Callable[[], Awaitable[tuple[T, float]]],
+        is_new: Callable[[T, float], bool] = lambda answer, age: True,
+    ) -> T:
+        """Return the answer to a question; `ask` gives it with the seconds for which it holds.
+
+        `is_new` says whether one that holds yet is taken at its age.
+        """
         known = self._known.get(key)
-        if known is not None and self._monotonic() < known[1]:
+        now = self._monotonic()
+        if known is not None and now < known[2] and is_new(known[0], now - known[1]):
             self._known.move_to_end(key)
             return known[0]
         task = self._asked.get(key)
@@ -147,7 +220,8 @@ class Answers(Generic[T]):
 
     async def _fill(self, key: Hashable, ask: Callable[[], Awaitable[tuple[T, float]]]) -> T:
         answer, seconds = await ask()
-        self._known[key] = (answer, self._monotonic() + seconds)
+        now = self._monotonic()
+        self._known[key] = (answer, now, now + seconds)
         self._known.move_to_end(key)
         while len(self._known) > self._most:
             self._known.popitem(last=False)

@@ -1,6 +1,5 @@
 """Which answer a caller's rights lead to: what they may not see is not there, what they may see and not do is 403."""
 
-import asyncio
 from collections.abc import Collection
 
 from pilothouse_api.names import is_dns_label
@@ -10,8 +9,6 @@ from pilothouse_console.picture import Entry, Picture, RunKey
 from pilothouse_console.problems import Problem, away, not_found
 from pilothouse_kubernetes.client import AGENTRUNS, ApiError, Forbidden, KubernetesClient, NotFound
 
-AT_ONCE = 16
-"""Namespaces that are asked about at the same time."""
 MOST_NAMESPACES = 1000
 """Namespaces that a list without one asks about."""
 VERBS_BESIDES_PATCH = {"approve": "approve", "limits": "limit"}
@@ -73,18 +70,11 @@ class Guard:
             return (namespace,)
         if await self._access.may(caller, "list"):
             return None
-        there = sorted({entry.key.namespace for entry in self._picture.entries()})
+        there = {entry.key.namespace for entry in self._picture.entries()}
         if len(there) > MOST_NAMESPACES:
             what = f"runs are in more than {MOST_NAMESPACES} namespaces: too many to ask about"
             raise Problem(403, what, "send ?namespace=NAME")
-        turns = asyncio.Semaphore(AT_ONCE)
-
-        async def may_list(one: str) -> bool:
-            async with turns:
-                return await self._access.may(caller, "list", one)
-
-        allowed = await asyncio.gather(*[may_list(one) for one in there])
-        return frozenset(one for one, is_allowed in zip(there, allowed, strict=True) if is_allowed)
+        return await self._access.may_list_in(caller, there)
 
 
 def _is_name(key: RunKey) -> bool:

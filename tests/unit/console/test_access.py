@@ -8,7 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from pilothouse_console.access import RIGHT_SECONDS, TOKEN_SECONDS, Access, Caller
+from pilothouse_console.access import (
+    AT_ONCE_PER_USER,
+    MOST_ASKED,
+    REFUSED_IN_LISTS_SECONDS,
+    RIGHT_SECONDS,
+    TOKEN_SECONDS,
+    Access,
+    Caller,
+)
 from pilothouse_console.problems import Problem
 from pilothouse_kubernetes.client import Forbidden, KubernetesClient, Resource, Throttled, Unavailable
 
@@ -23,16 +31,22 @@ class Reviews:
         self.asked: list[str] = []
         self.is_good = True
         self.error: Exception | None = None
+        self.allowed: set[str] | None = None
+        self.under_way = self.most_under_way = 0
 
     async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
         self.asked.append(resource.kind)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
         await asyncio.sleep(0)
+        self.under_way -= 1
         if self.error is not None:
             raise self.error
         if resource.kind == "TokenReview":
             user = {"username": body["spec"]["token"], "groups": ["g"], "extra": {"k": ["v"]}}
             return {"status": {"authenticated": self.is_good, "user": user}}
-        return {"status": {"allowed": self.is_good}}
+        place = body["spec"]["resourceAttributes"]["namespace"]
+        return {"status": {"allowed": self.is_good if self.allowed is None else place in self.allowed}}
 
 
 def opened() -> tuple[Access, Reviews]:
@@ -71,6 +85,40 @@ async def test_a_caller_who_leaves_takes_no_answer_from_those_who_wait() -> None
     await asyncio.sleep(0)
     leaving.cancel()
     assert (await staying) is not None
+
+
+def in_namespaces(count: int) -> list[str]:
+    return [f"ns-{number}" for number in range(count)]
+
+
+async def test_a_list_of_all_namespaces_asks_about_each_seldom_and_few_at_once() -> None:
+    access, reviews = opened()
+    reviews.allowed = {"ns-3", "ns-7"}
+    ada = Caller("ada")
+    for reviews.now in (0, 3, 6, 9):
+        assert await access.may_list_in(ada, in_namespaces(900)) == {"ns-3", "ns-7"}
+    assert (len(reviews.asked), reviews.most_under_way) == (900, AT_ONCE_PER_USER)
+    reviews.allowed = {"ns-3", "ns-9"}
+    assert await access.may(ada, "list", "ns-9")  # who asks for one namespace need not wait, and the list knows it too
+    reviews.now = RIGHT_SECONDS
+    assert await access.may_list_in(ada, in_namespaces(900)) == {"ns-3", "ns-9"}
+    assert len(reviews.asked) == 903
+    reviews.now = REFUSED_IN_LISTS_SECONDS
+    reviews.allowed = {"ns-4"}
+    assert await access.may_list_in(ada, in_namespaces(900)) == {"ns-4"}
+
+
+async def test_one_user_causes_so_many_reviews_and_others_go_on_meanwhile() -> None:
+    access, reviews = opened()
+    reviews.allowed = {"ns-1300"}
+    with pytest.raises(Problem, match="more than 1000 namespaces were asked for") as refused:
+        await access.may_list_in(Caller("ada"), in_namespaces(1500))
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "5")
+    assert len(reviews.asked) == MOST_ASKED
+    assert await access.may_list_in(Caller("bob"), in_namespaces(5)) == frozenset()
+    assert await access.may(Caller("ada"), "list", "ns-1300")
+    reviews.now = 5
+    assert await access.may_list_in(Caller("ada"), in_namespaces(1500)) == {"ns-1300"}
 
 
 @pytest.mark.parametrize(
