@@ -29,6 +29,7 @@ MAX_MODES = 16
 MAX_ID = 63
 MAX_LINE = 1024
 _OWN_STEER = re.compile(r"^(sup|judge)-[0-9]{6,}-")
+_NO_ID = re.compile(r"[^A-Za-z0-9.-]+")
 SEVERITY: Mapping[str, int] = {"Steer": 0, "Pause": 1, "Abort": 2}
 BARRIER, BARRIER_TIMEOUT = "Barrier", "BarrierTimeout"
 INTENDED, DONE, SUPERSEDED, DROPPED = "Intended", "Done", "Superseded", "Dropped"
@@ -63,10 +64,19 @@ class Standing:
 
 
 def action_id(finding: Finding, turn: int) -> str:
-    """Return the id of an intervention; of a Steer it is the key of its message."""
+    """Return the id of an intervention; of a Steer it is the key of its message.
+
+    An underscore ends the supervisor's name, which holds none: rule c of a-b is another one than rule b-c of a.
+    """
     if finding.source in (JUDGE, JUDGE_ERROR):
         return names.fit(f"judge-{turn:06d}-{finding.binding.name}", MAX_ID)
-    return names.fit(f"sup-{turn:06d}-{finding.binding.name}-{finding.rule}", MAX_ID)
+    return names.fit(f"sup-{turn:06d}-{finding.binding.name}_{_rule_word(finding.rule or '')}", MAX_ID)
+
+
+def _rule_word(name: str) -> str:
+    """Return a rule's name as it stands in an id; one with characters that no id may hold is told by its hash."""
+    plain = _NO_ID.sub("-", name)
+    return name if plain == name else f"{plain}_{names.short_hash(name)}"
 
 
 def identity_of(action: SupervisionAction) -> tuple[str | int, ...]:

@@ -1,12 +1,15 @@
 """The state machine of supervision, step by step: what is recorded, what is patched, and what happens only once."""
 
+import re
 from typing import Any
 
 import pytest
 
 from pilothouse_api.v1alpha1.agentrun import Supervision
 from pilothouse_control.supervision import SupervisionView, find_bound, plan_supervision
-from pilothouse_control.supervision.acting import MAX_ACTIONS
+from pilothouse_control.supervision.acting import MAX_ACTIONS, action_id
+from pilothouse_control.supervision.findings import judge_rules
+from unit.control.supervision.observations import an_observation
 from unit.control.supervision.worlds import (
     REPEATED,
     START,
@@ -74,7 +77,7 @@ def test_a_finding_is_recorded_then_patched_then_done() -> None:
     world.look()
     assert world.states == [("Pause", "Done")]
     [action] = world.acted
-    assert (action.id, action.source, action.turn, action.generation) == ("sup-000003-guard-loop", "Rule/loop", 3, 1)
+    assert (action.id, action.source, action.turn, action.generation) == ("sup-000003-guard_loop", "Rule/loop", 3, 1)
     assert world.control["reason"] == f"supervisor guard (Rule/loop): {action.reason}"
     assert world.record.supervisors["uid-guard"].actions.pause == 1
 
@@ -113,7 +116,7 @@ def test_a_message_that_stands_is_told_once_though_the_next_visit_begins_at_its_
     world = World([a_guard("guard", rule)])
     world.settle(a_snapshot(3))
     world.settle(a_snapshot(3, visit=2, journalLength=40))
-    assert list(world.control["steer"]) == ["sup-000003-guard-nudge"]
+    assert list(world.control["steer"]) == ["sup-000003-guard_nudge"]
     assert len(world.acted) == 1
 
 
@@ -182,7 +185,7 @@ def test_what_the_api_server_refuses_for_good_is_superseded() -> None:
     world = World([a_guard("guard", PAUSE)])
     world.snapshot = calling(3, 3)
     world.look()
-    world.refused = frozenset({"sup-000003-guard-loop"})
+    world.refused = frozenset({"sup-000003-guard_loop"})
     world.settle()
     assert world.states == [("Pause", "Superseded")]
     assert world.control == {}
@@ -193,7 +196,7 @@ def test_the_most_severe_wins_and_a_steer_goes_beside_a_pause() -> None:
     world.settle(calling(3, 3))
     assert world.states == [("Pause", "Done"), ("Steer", "Done")]
     assert world.control["mode"] == "Pause"
-    assert list(world.control["steer"]) == ["sup-000003-guard-nudge"]
+    assert list(world.control["steer"]) == ["sup-000003-guard_nudge"]
 
 
 def test_abort_drops_a_steer_and_supersedes_a_pause() -> None:
@@ -220,7 +223,7 @@ def test_rules_of_one_supervisor_that_fire_at_once_are_one_intervention_of_each_
 def test_a_steer_says_what_its_supervisor_says() -> None:
     world = World([a_guard("guard", STEER, steerMessage="Read the page first.")])
     world.settle(a_snapshot(3))
-    assert world.control["steer"]["sup-000003-guard-nudge"]["message"] == "Read the page first."
+    assert world.control["steer"]["sup-000003-guard_nudge"]["message"] == "Read the page first."
 
 
 def test_an_id_that_would_be_too_long_is_hashed() -> None:
@@ -232,13 +235,35 @@ def test_an_id_that_would_be_too_long_is_hashed() -> None:
     assert len(set(ids)) == 2
 
 
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("a-b", "c"), ("a", "b-c")],
+        [("a", "b c"), ("a", "b-c")],
+        [("a", "b_c"), ("a", "b-c")],
+        [("a", "ä"), ("a", "ö")],
+    ],
+)
+def test_no_two_rules_share_an_id_whatever_their_names_are(pairs: list[tuple[str, str]]) -> None:
+    rules: dict[str, list[dict[str, Any]]] = {}
+    for supervisor, rule in pairs:
+        rules.setdefault(supervisor, []).append({**STEER, "name": rule})
+    ids = [
+        action_id(finding, 3)
+        for binding in World([a_guard(name, *some) for name, some in rules.items()]).view().bound.values()
+        for finding in judge_rules(binding, an_observation(iteration=3), ()).findings
+    ]
+    assert len(set(ids)) == 2
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", one) for one in ids)
+
+
 def test_answered_messages_of_supervisors_are_pruned_where_the_map_is_half_full() -> None:
     world = World([a_guard("guard", STEER)])
     mine = {f"sup-{n:06d}-guard-nudge": {"message": "x"} for n in range(100, 131)}
     world.person(steer={**mine, "of-a-person": {"message": "y"}})
     landed = {key: {"state": "Landed", "turn": 2} for key in [*list(mine)[:-1], "of-a-person"]}
     world.settle(a_snapshot(3, control=control_answer(steer=landed)))
-    assert sorted(world.control["steer"]) == ["of-a-person", "sup-000003-guard-nudge", "sup-000130-guard-nudge"]
+    assert sorted(world.control["steer"]) == ["of-a-person", "sup-000003-guard_nudge", "sup-000130-guard-nudge"]
 
 
 def test_a_steer_for_which_there_is_no_room_is_dropped() -> None:
@@ -252,7 +277,7 @@ def test_a_steer_for_which_there_is_no_room_is_dropped() -> None:
 def test_landings_are_filled_in_from_the_answers_of_the_runner() -> None:
     world = World([a_guard("guard", PAUSE, STEER)])
     world.settle(calling(3, 3))
-    steer = {"sup-000003-guard-nudge": {"state": "Landed", "turn": 4}}
+    steer = {"sup-000003-guard_nudge": {"state": "Landed", "turn": 4}}
     world.settle(calling(4, 3, control=control_answer(mode={"value": "Pause", "turn": 4}, steer=steer)))
     assert [action.landed_turn for action in world.record.actions] == [4, 4]
 
