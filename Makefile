@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest
+PYTEST := $(BIN)/pytest --tb=short
 CLUSTER ?= demo
 
 .PHONY: help
@@ -69,7 +69,8 @@ images: .venv/.tools ## Build the operator and runner images
 # ---------------------------------------------------------------- checks
 
 .PHONY: test
-test: lint verify test-unit test-integration test-e2e ## Everything, real pods included
+test: ## Everything, real pods included; all levels, also where one fails
+	@MAKE='$(MAKE)' hack/test
 
 .PHONY: test-fast
 test-fast: lint verify ## What needs no cluster and no patience

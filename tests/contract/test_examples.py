@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def run_example(folder: Path, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
     """Run an example in an empty folder, as `pilothouse run` would be typed, and return the AgentRun that it prints."""
     command = [sys.executable, "-m", "pilothouse_cli", "run", str(ROOT / "examples" / name), "-o", "json", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -101,10 +101,10 @@ def test_the_refund_desk_has_a_claim_researched_and_pays_once_a_person_agrees(tm
     while (
         desk.poll() is None
         and "landed"
-        not in subprocess.run(approve, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False).stdout
+        not in subprocess.run(approve, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False).stdout
     ):
         pass
-    out, err = desk.communicate(timeout=60)
+    out, err = desk.communicate(timeout=200)
 
     assert desk.returncode == 0, err
     run = json.loads(out)

@@ -79,7 +79,7 @@ def serving(app: ASGIApp, **config: Any) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(timeout=10)
+            thread.join(timeout=60)
             assert not thread.is_alive(), "the stub server does not stop"
 
 

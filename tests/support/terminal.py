@@ -14,7 +14,7 @@ import yaml
 
 from pilothouse_cli.main import main
 
-TIMEOUT = 60
+TIMEOUT = 200
 
 
 def workflow_manifest(

@@ -115,7 +115,7 @@ async def look(
     with scene.streams.opened(entry, "ada") as feed, feed.viewed() as changed:
         view = View(scene.streams, feed, last_id)
         seen.take(await view.begin())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not until(seen):
                 changed.clear()
                 async for part in view.news():
@@ -214,7 +214,7 @@ async def test_a_runner_that_makes_something_else_of_its_stream_silences_no_othe
         async def poison_and_tell() -> None:
             if is_late:
                 scene.server.ask("HSET", key, "a", "b")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not failures._value.get():
                     assert not seen_again
                     await asyncio.sleep(0.01)

@@ -124,6 +124,13 @@ class Cluster:
         return [(one.get("cluster"), one["namespace"], one["name"]) for one in answer.json()["items"]]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is slow is not a cluster that does not answer."""
+    monkeypatch.setattr(fleet, "SIGHT_SECONDS", 30.0)
+    monkeypatch.setattr(fleet, "ANSWER_SECONDS", 30.0)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path).start()

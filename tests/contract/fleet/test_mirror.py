@@ -272,9 +272,9 @@ async def test_forged_repeated_and_old_letters_are_not_taken(server: RedisServer
     async with at_sea(a, b):
         spy = a.redis.pubsub()
         await spy.subscribe(FLEET_CONTROL)
-        await spy.get_message(timeout=5)
+        await spy.get_message(timeout=30)
         await a.channel.ask("b", ASK, 10)
-        message = await spy.get_message(ignore_subscribe_messages=True, timeout=5)
+        message = await spy.get_message(ignore_subscribe_messages=True, timeout=30)
         assert message is not None
         seen.append(bytes(message["data"]))
         await spy.aclose()  # type: ignore[no-untyped-call]

@@ -203,7 +203,7 @@ asyncio.run(main())
 
 def test_a_disk_that_is_full_leaves_whole_batches_only(path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, check=True, timeout=200
     )
 
     count, message = done.stdout.split(" ", 1)

@@ -203,12 +203,13 @@ async def test_the_log_says_once_why_a_journal_is_unavailable(
 async def test_a_server_that_hangs_is_unavailable_after_a_while(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_client, "REPLY_SECONDS", 0.1)
     journal = open_journal(server.url)
     await journal.append(1, 0, [entry(0)])
     server.freeze()
-    with pytest.raises(JournalUnavailable, match=r"did not answer within 0\.1 s"):
-        await journal.append(1, 1, [entry(1)])
+    with monkeypatch.context() as impatience:
+        impatience.setattr(redis_client, "REPLY_SECONDS", 0.1)
+        with pytest.raises(JournalUnavailable, match=r"did not answer within 0\.1 s"):
+            await journal.append(1, 1, [entry(1)])
     server.thaw()
     await journal.append(1, 1, [entry(1)])
     await journal.append(1, 2, [entry(2)])
@@ -376,7 +377,7 @@ async def test_a_restart_under_the_users_of_the_chart_keeps_what_scripts_have_wr
 
 async def read_once_loaded(journal: RedisJournal) -> list[RawEntry]:
     """Read when the server has read its log: it says so to nobody who is not logged in."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return list(await journal.read())
@@ -480,7 +481,7 @@ async def test_nothing_is_lost_at_a_restart_where_nobody_can_be_the_default_user
 
 async def numbers_once_loaded(journal: RedisJournal) -> list[int]:
     """Return what a server holds that reads its data from disk, and may be asked by nobody whether it is done."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return [e["number"] for e in await journal.read()]

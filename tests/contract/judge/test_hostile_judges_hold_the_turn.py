@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pilothouse_engine.scripted import parse_script
+from pilothouse_runner.judge import local
 from support.stub_models import stub_server
 from support.terminal import Inside
 
@@ -30,6 +31,7 @@ PASSED = """{text: '{"passed": true, "reason": ""}'}"""
 
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Inside:
+    monkeypatch.setattr(local, "RETRY_PAUSES", (0.01, 0.01))
     return Inside(monkeypatch, tmp_path)
 
 
@@ -83,8 +85,8 @@ def iterations(shown: dict[str, Any]) -> int:
 
 WAYS = [
     ("turns: [{error: {kind: Timeout}}]\nrepeat: Last", "Timeout", {"timeoutSeconds": 1}),
-    ("turns: [{error: {kind: Disconnect}}]\nrepeat: Last", "Unavailable", {"timeoutSeconds": 1}),
-    ("turns: [{error: {kind: ServerError}}]\nrepeat: Last", "Unavailable", {"timeoutSeconds": 1}),
+    ("turns: [{error: {kind: Disconnect}}]\nrepeat: Last", "Unavailable", {}),
+    ("turns: [{error: {kind: ServerError}}]\nrepeat: Last", "Unavailable", {}),
     ("turns: [{error: {kind: Garbage}}]\nrepeat: Last", "BadAnswer", {}),
     ("turns: [{text: 'All is well.'}]\nrepeat: Last", "BadAnswer", {}),
     ("turns: [{error: {kind: Refused}}]\nrepeat: Last", "Refused", {}),

@@ -75,9 +75,9 @@ async def test_each_way_to_fail_has_its_type_and_shows_no_criteria(
     entry: str, want: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "RETRY_PAUSES", ())
-    seconds = 1 if "Timeout" in entry else 20
+    seconds = 1 if "Timeout" in entry else 50
 
-    answer = await asyncio.wait_for(play(f"turns: [{{{entry}}}]\nrepeat: Last", timeout_seconds=seconds), 10)
+    answer = await asyncio.wait_for(play(f"turns: [{{{entry}}}]\nrepeat: Last", timeout_seconds=seconds), 60)
 
     assert isinstance(answer, JudgeFailure), answer
     assert answer.type == want

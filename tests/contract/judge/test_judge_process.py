@@ -19,7 +19,7 @@ from pilothouse_api import names
 from support.judge_service import TABLE, TOKEN
 from support.observations import judge_request
 
-SLOW = TABLE.replace("turns: [{text", "turns: [{delaySeconds: 1, text")
+SLOW = TABLE.replace("turns: [{text", "turns: [{delaySeconds: 3, text")
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:
@@ -67,7 +67,7 @@ def test_a_pod_that_is_wrong_says_so_in_one_line(tmp_path: Path, file: str, cont
         (tmp_path / file).write_text(content)
 
     with judge_process(variables) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
 
     line = json.loads(out)
     assert (process.returncode, line["event"], err) == (2, "judge.exit", "")
@@ -76,7 +76,7 @@ def test_a_pod_that_is_wrong_says_so_in_one_line(tmp_path: Path, file: str, cont
 
 def test_a_wrong_port_is_named(tmp_path: Path) -> None:
     with judge_process(environment(tmp_path, **{names.ENV_JUDGE_PORT: "70000"})) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
 
     assert "PILOTHOUSE_JUDGE_PORT is '70000'" in json.loads(out)["message"]
 
@@ -87,7 +87,7 @@ def test_a_verdict_that_is_under_way_at_the_end_is_given(tmp_path: Path) -> None
     body = judge_request().model_dump_json(by_alias=True)
     with (
         judge_process(environment(tmp_path, **{names.ENV_JUDGE_PORT: str(port)})) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as http,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=200) as http,
         ThreadPoolExecutor() as threads,
     ):
         assert process.stdout is not None
@@ -96,8 +96,8 @@ def test_a_verdict_that_is_under_way_at_the_end_is_given(tmp_path: Path) -> None
         asked = threads.submit(http.post, "/v1/verdicts", content=body)
         wait_for(lambda: "pilothouse_judge_under_way 1.0" in http.get("/metrics").text)
         process.send_signal(signal.SIGTERM)
-        answer = asked.result(20).json()
-        code = process.wait(20)
+        answer = asked.result(60).json()
+        code = process.wait(60)
         answered = [json.loads(line) for line in process.stdout]
 
     assert (serving["event"], serving["models"]) == ("judge.serving", ["careful"])
@@ -107,7 +107,7 @@ def test_a_verdict_that_is_under_way_at_the_end_is_given(tmp_path: Path) -> None
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             if is_true():
@@ -115,4 +115,4 @@ def wait_for(is_true: Callable[[], bool]) -> None:
         except httpx.TransportError:
             pass  # it does not listen yet
         time.sleep(0.02)
-    raise AssertionError("not true after 20 s")
+    raise AssertionError("not true after 60 s")

@@ -12,7 +12,7 @@ from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_runner.adapters.mcp import SdkMcp
 from support.mcp_servers.clients import MakeClient, children, is_alive
 
-LONGEST_END = 12.0
+LONGEST_END = 40.0
 
 
 @pytest.fixture

@@ -41,9 +41,16 @@ from unit.engine.scenarios import (
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-LONGEST_RUN = 30.0
+LONGEST_RUN = 80.0
 EXITS = {"resolved", "default", "error", "unrecoverable", "aborted", "max_iterations", "budget_exceeded"}
 ECHO = call("things__echo", {"text": "hello"})
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is slow to start a program is not a server that cannot be listed."""
+    monkeypatch.setattr(listing, "LISTING_SECONDS", 60.0)
+    monkeypatch.setattr(listing, "BACKSTOP_SECONDS", 70.0)
 
 
 class LiveScenario(Scenario):
@@ -137,7 +144,7 @@ async def test_a_run_lists_calls_and_answers(kind: str, a_client: MakeClient) ->
 async def test_a_key_travels_as_a_header_too_and_read_only_calls_share_one_session(a_client: MakeClient) -> None:
     with sdk_http_server() as server:
         async with a_client() as mcp:
-            both = calls(call("things__sleep", {"seconds": 0.3}), call("things__sleep", {"seconds": 0.2}))
+            both = calls(call("things__sleep", {"seconds": 1.0}), call("things__sleep", {"seconds": 0.9}))
             tools = [entry("sleep", effect="ReadOnly"), entry("echo", effect="Idempotent", of="things") | {"name": "e"}]
             turns = [both, calls(ECHO), answer("resolved")]
             run = a_run(mcp, turns, http(server.url), tools=tools, limits={"maxParallelToolCalls": 2})
@@ -147,8 +154,7 @@ async def test_a_key_travels_as_a_header_too_and_read_only_calls_share_one_sessi
             assert server.methods().count("initialize") == 1
             key = (await run.facts_of(CallStarted))[2].key
             assert server.last("tools/call").headers["idempotency-key"] == key
-            seconds = [fact.seconds for fact in await run.facts_of(CallFinished)]
-            assert seconds[0] + seconds[1] < 1.0
+            assert server.state.most_at_once == 2
 
 
 async def test_a_step_of_the_graph_calls_a_tool_of_a_server(a_client: MakeClient) -> None:
@@ -242,7 +248,8 @@ LISTINGS_THAT_FAIL = {"endless": _endless, "too long": _too_long, "JSON-RPC erro
 async def test_a_server_that_cannot_be_listed_ends_the_step_or_is_left_out(
     name: str, required: bool, a_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "LISTING_SECONDS", 1.0)
+    if name in ("endless", "hangs"):  # the good one is listed in that time too
+        monkeypatch.setattr(listing, "LISTING_SECONDS", 3.0)
     with raw_http_server(tools_list=LISTINGS_THAT_FAIL[name]) as bad, sdk_http_server() as good:
         async with a_client() as mcp:
             servers = [http(bad.url, "bad", required=required), http(good.url)]
@@ -431,7 +438,7 @@ async def test_a_call_that_hangs_costs_its_time_and_the_server_is_told(
             server, name = http(seen.url), "things__sleep"
         else:
             server, name = raw("hangs", str(told)), "things__t"
-        run = a_run(mcp, [calls(call(name), call(name, {"n": 2}))], server, limits={"toolTimeoutSeconds": 1})
+        run = a_run(mcp, [calls(call(name), call(name, {"n": 2}))], server, limits={"toolTimeoutSeconds": 2})
         end = await run.finish()
         assert error_of(end) == ("error", "ToolTimeout")
         assert [effect.tool for effect in run.snapshot.effects.unknown] == [name]
@@ -450,7 +457,7 @@ async def test_a_release_in_mid_call_leaves_nothing_and_the_effect_is_unknown_to
         async with a_client() as mcp:
             run = a_run(mcp, [calls(call("things__sleep")), answer("resolved")], http(server.url))
             waiting = asyncio.ensure_future(run.attempt())
-            assert await asyncio.to_thread(server.state.called.wait, 10.0)
+            assert await asyncio.to_thread(server.state.called.wait, 40.0)
             run.stop.release()
             assert isinstance(await waiting, Released)
             await until(lambda: server.state.cancelled == 1)

@@ -30,7 +30,7 @@ class World:
     server: McpServer
 
     async def call(self, tool: str, **arguments: Any) -> McpResult | McpFailure:
-        return await self.mcp.call_tool(self.server, tool, arguments, "key-1", 20.0, MIB)
+        return await self.mcp.call_tool(self.server, tool, arguments, "key-1", 60.0, MIB)
 
 
 def _fake() -> World:

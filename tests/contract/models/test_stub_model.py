@@ -20,7 +20,7 @@ ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a
 
 
 async def post(url: str, body: Any = ASK, headers: dict[str, str] | None = None) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=200) as client:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await client.post(f"{url}/chat/completions", content=content, headers=headers)
 
@@ -123,7 +123,7 @@ async def test_raw_bytes_come_as_they_were_written() -> None:
 @pytest.mark.slow
 async def test_hundreds_of_requests_each_get_the_next_entry() -> None:
     with serving(build_app(Script.model_validate({"turns": [{"text": str(n)} for n in range(400)]}))) as port:
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=200) as client:
             texts: list[str] = []
             for _ in range(20):
                 replies = await asyncio.gather(
@@ -154,7 +154,7 @@ async def test_the_server_says_where_it_listens_and_ends_on_an_interrupt(tmp_pat
         sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+    url = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
     assert url.startswith("http://127.0.0.1:")
     assert (await post(url)).json()["choices"][0]["message"]["content"] == "served"
     body = json.dumps(ASK).encode()
@@ -162,6 +162,6 @@ async def test_the_server_says_where_it_listens_and_ends_on_an_interrupt(tmp_pat
     hanging.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
     await hanging.drain()
     process.send_signal(signal.SIGINT)
-    out, err = await asyncio.wait_for(process.communicate(), 20)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, out, err) == (0, b"", b"")
     hanging.close()

@@ -69,8 +69,8 @@ async def test_an_undefined_decision_denies(opa: OpaServer) -> None:
 @pytest.mark.parametrize(
     ("path", "want"),
     [
-        ("/silent", "no complete answer within 1 s"),
-        ("/slow", "no complete answer within 1 s"),
+        ("/silent", "no complete answer within 2 s"),
+        ("/slow", "no complete answer within 2 s"),
         ("/garbage", "the endpoint did not answer"),
         ("/html", "not valid JSON"),
         ("/cut", "the endpoint did not answer"),
@@ -86,10 +86,10 @@ async def test_an_undefined_decision_denies(opa: OpaServer) -> None:
 )
 async def test_a_server_that_misbehaves_denies_in_time(opa: OpaServer, path: str, want: str) -> None:
     began = time.monotonic()
-    decision = await ask(opa.url(path), timeout=1 if "within 1 s" in want else 5)
+    decision = await ask(opa.url(path), timeout=2 if "within 2 s" in want else 5)
     assert (decision.verdict, decision.rule, decision.is_failure) == ("Deny", "central", True)
     assert want in decision.message
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 30
     assert len(opa.asked) == 1, "a policy is asked once, and no redirect is followed"
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def run(source: str, *, functions: ProcessFunctions | None = None, name: str = "report:build", **fields):
-    request = FunctionRequest(name, {"n": 1, "text": "grüße"}, textwrap.dedent(source), **{"timeout": 20.0, **fields})
+    request = FunctionRequest(name, {"n": 1, "text": "grüße"}, textwrap.dedent(source), **{"timeout": 60.0, **fields})
     return await (functions or ProcessFunctions()).run(request)
 
 
@@ -31,11 +31,12 @@ def is_alive(pid: int) -> bool:
 
 
 async def becomes(condition: Callable[[], bool]) -> bool:
-    for _ in range(1000):
-        if condition():
-            return True
+    ends = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > ends:
+            return False
         await asyncio.sleep(0.01)
-    return condition()
+    return True
 
 
 async def gone(pid: int) -> bool:
@@ -126,7 +127,7 @@ async def test_a_module_without_the_function_is_invalid() -> None:
 
 
 async def test_without_a_source_the_module_is_imported() -> None:
-    got = await ProcessFunctions().run(FunctionRequest("string:capwords", {"n": 1}, timeout=20.0))
+    got = await ProcessFunctions().run(FunctionRequest("string:capwords", {"n": 1}, timeout=200.0))
 
     assert isinstance(got, FunctionFailure)
     assert got.kind == "Raised" and got.message.startswith("AttributeError")  # it was called, with a dict
@@ -238,10 +239,10 @@ async def test_a_timeout_kills_the_child_and_what_it_started(tmp_path: Path) -> 
     pids = tmp_path / "pids"
     started = time.monotonic()
 
-    got = await run(f"PIDS = {str(pids)!r}\n" + textwrap.dedent(source), timeout=1.0)
+    got = await run(f"PIDS = {str(pids)!r}\n" + textwrap.dedent(source), timeout=4.0)
 
-    assert got == FunctionFailure("Timeout", "it took longer than 1 s and was killed")
-    assert time.monotonic() - started < 10
+    assert got == FunctionFailure("Timeout", "it took longer than 4 s and was killed")
+    assert time.monotonic() - started < 60
     numbers = [int(pid) for pid in pids.read_text().split()]
     assert len(numbers) == 3
     assert [await gone(pid) for pid in numbers] == [True, True, True]
@@ -275,7 +276,7 @@ async def test_a_grandchild_that_outlives_the_reply_is_killed_and_holds_nothing_
     started = time.monotonic()
 
     assert await run(source) == FunctionReply(None, "done")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert await gone(int(pids.read_text()))
 
 
@@ -296,7 +297,7 @@ async def test_a_grandchild_that_escapes_the_process_group_holds_nothing_up(tmp_
 
     try:
         assert await run(source) == FunctionReply(None, "done")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
     finally:
         os.kill(int(pids.read_text()), 9)
 
@@ -310,11 +311,11 @@ async def test_threads_and_exit_handlers_hold_nothing_up() -> None:
             return "done"
     """
 
-    assert await run(source, timeout=10.0) == FunctionReply(None, "done")
+    assert await run(source) == FunctionReply(None, "done")
 
 
 async def test_arguments_that_are_not_read_hold_nothing_up() -> None:
-    request = FunctionRequest("report:build", {"a": "x" * 5_000_000}, "raise SystemExit", timeout=20.0)
+    request = FunctionRequest("report:build", {"a": "x" * 5_000_000}, "raise SystemExit", timeout=200.0)
 
     got = await ProcessFunctions().run(request)
 

@@ -154,7 +154,7 @@ async def test_a_body_is_bounded_while_it_is_read(http: Http, declared: bool) ->
 
     async with serve(handle) as server:
         got = await get(http, server.url(), max_bytes=100_000)
-        await asyncio.wait_for(server.closed.wait(), 5)
+        await asyncio.wait_for(server.closed.wait(), 30)
 
     assert got == HttpFailure("TooLarge", "the answer is larger than 100,000 bytes", sent=True)
 
@@ -201,11 +201,11 @@ async def test_a_slow_server_is_a_timeout_after_which_the_connection_is_closed(h
 
     started = time.monotonic()
     async with serve(drip) as server:
-        got = await get(http, server.url(), timeout=0.4)
-        await asyncio.wait_for(server.closed.wait(), 5)
+        got = await get(http, server.url(), timeout=1.0)
+        await asyncio.wait_for(server.closed.wait(), 30)
 
-    assert got == HttpFailure("Timeout", "no complete answer within 0.4 s", sent=True)
-    assert time.monotonic() - started < 4
+    assert got == HttpFailure("Timeout", "no complete answer within 1 s", sent=True)
+    assert time.monotonic() - started < 60
 
 
 async def test_a_cancelled_request_closes_its_connection(http: Http) -> None:
@@ -217,11 +217,11 @@ async def test_a_cancelled_request_closes_its_connection(http: Http) -> None:
 
     async with serve(silent) as server:
         task = asyncio.create_task(get(http, server.url()))
-        await asyncio.wait_for(arrived.wait(), 5)
+        await asyncio.wait_for(arrived.wait(), 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.closed.wait(), 5)
+        await asyncio.wait_for(server.closed.wait(), 30)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_a_cancelled_request_closes_its_connection(http: Http) -> None:
 )
 async def test_an_answer_that_is_cut_or_garbage_is_a_failure_after_bytes_were_sent(http: Http, raw: bytes) -> None:
     async with serve(answer(raw)) as server:
-        got = await http.send(HttpRequest("POST", server.url(), body=b"{}", timeout=5.0))
+        got = await http.send(HttpRequest("POST", server.url(), body=b"{}", timeout=30.0))
 
     assert isinstance(got, HttpFailure)
     assert (got.kind, got.sent) == ("Connection", True)
@@ -359,10 +359,10 @@ async def test_a_circle_of_redirects_ends(http: Http) -> None:
 async def test_only_get_and_head_are_sent_on(http: Http) -> None:
     async with serve(redirecting({"/a": "/b"}, "307 Temporary Redirect")) as server:
         for method in ("POST", "PUT", "PATCH", "DELETE"):
-            got = await http.send(HttpRequest(method, server.url("/a"), timeout=5.0))
+            got = await http.send(HttpRequest(method, server.url("/a"), timeout=30.0))
             assert isinstance(got, HttpResponse)
             assert got.status == 307
-        assert isinstance(await http.send(HttpRequest("HEAD", server.url("/a"), timeout=5.0)), HttpResponse)
+        assert isinstance(await http.send(HttpRequest("HEAD", server.url("/a"), timeout=30.0)), HttpResponse)
 
     assert [head.split()[0] for head in server.heads] == [b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"HEAD"]
 

@@ -36,7 +36,7 @@ async def test_a_run_that_is_another_one_or_was_removed_is_gone(local: Any, snap
     shutil.rmtree(local.folder.path)
     assert kind_of(await local.store.read()) == "Gone"
     assert kind_of(await local.store.publish(snapshot)) == "Gone"
-    await asyncio.wait_for(local.store.wait(30), 2)
+    await asyncio.wait_for(local.store.wait(100), 50)
     assert not local.folder.path.exists()
 
 

@@ -54,12 +54,12 @@ async def test_waiting_ends_after_its_time_when_nothing_changes(hands: Any, snap
     began = time.monotonic()
     await hands.store.wait(0.3)
 
-    assert 0.25 < time.monotonic() - began < 2
+    assert 0.25 < time.monotonic() - began < 50
 
 
 async def test_waiting_ends_when_a_person_changes_the_run(hands: Any) -> None:
     await read(hands)
-    waiting = asyncio.create_task(hands.store.wait(30))
+    waiting = asyncio.create_task(hands.store.wait(100))
     await asyncio.sleep(0.1)
     assert not waiting.done()
 
@@ -67,7 +67,7 @@ async def test_waiting_ends_when_a_person_changes_the_run(hands: Any) -> None:
     hands.set_control(mode="Run")
     await waiting
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 50
 
 
 async def test_nothing_supervises_a_new_run(hands: Any) -> None:
@@ -89,7 +89,7 @@ async def test_what_supervision_asks_and_has_seen_is_read_and_counts_no_generati
 async def test_waiting_ends_when_the_clock_of_supervision_moves(hands: Any) -> None:
     hands.set_supervision(clock={"visit": 1, "turn": 2, "journalLength": 17})
     await read(hands)
-    waiting = asyncio.create_task(hands.store.wait(30))
+    waiting = asyncio.create_task(hands.store.wait(100))
     await asyncio.sleep(0.1)
     assert not waiting.done()
 
@@ -97,7 +97,7 @@ async def test_waiting_ends_when_the_clock_of_supervision_moves(hands: Any) -> N
     hands.set_supervision(clock={"visit": 1, "turn": 2, "journalLength": 21})
     await waiting
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 50
 
 
 async def test_a_change_between_the_read_and_the_wait_is_not_missed(hands: Any) -> None:
@@ -105,14 +105,14 @@ async def test_a_change_between_the_read_and_the_wait_is_not_missed(hands: Any) 
     hands.set_control(mode="Abort")
 
     began = time.monotonic()
-    await hands.store.wait(30)
+    await hands.store.wait(100)
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 50
 
 
 async def test_a_cancelled_wait_leaves_the_store_usable(hands: Any) -> None:
     await read(hands)
-    waiting = asyncio.create_task(hands.store.wait(30))
+    waiting = asyncio.create_task(hands.store.wait(100))
     await asyncio.sleep(0.05)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -28,7 +28,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def until(is_so: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
     """Return when something outside of this process is so; TimeoutError when it does not become so."""
     async with asyncio.timeout(seconds):
         while not is_so():  # noqa: ASYNC110 - no event of this process tells of it

@@ -107,7 +107,7 @@ def serving(app: ASGIApp, port: int = 0, **more: Any) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(timeout=10)
+            thread.join(timeout=60)
             assert not thread.is_alive(), "the server does not stop"
 
 

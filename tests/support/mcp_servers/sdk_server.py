@@ -44,6 +44,7 @@ class ServerState:
         self.calls: list[types.CallToolRequestParams] = []
         self.called = threading.Event()
         self.cancelled = 0
+        self.at_once = self.most_at_once = 0
 
 
 def build_server(state: ServerState) -> Server[Any]:
@@ -63,11 +64,15 @@ def build_server(state: ServerState) -> Server[Any]:
     ) -> types.CallToolResult:
         state.calls.append(params)
         state.called.set()
+        state.at_once += 1
+        state.most_at_once = max(state.most_at_once, state.at_once)
         try:
             return await _answer(params)
         except anyio.get_cancelled_exc_class():
             state.cancelled += 1
             raise
+        finally:
+            state.at_once -= 1
 
     return Server("things", on_list_tools=list_tools, on_call_tool=call_tool)
 

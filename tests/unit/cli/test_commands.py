@@ -286,7 +286,7 @@ def test_streams_of_any_kind_end_in_no_internal_fault(
         env={**terminal.environment, **settings},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert (done.returncode, "Traceback" in done.stderr, "internal" in done.stderr) == (code, False, False)
@@ -303,7 +303,7 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(terminal: Terminal, progre
         cwd=terminal.folder,
         env=terminal.environment,
         capture_output=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert json.loads(terminal.type("show", "r1", "-o", "json"))["status"]["phase"] == "Succeeded"

@@ -281,7 +281,7 @@ def test_each_failure_is_one_line_with_what_to_do_and_the_worst_decides(desk: De
 
     fleet.refuse = {"broken": refuse("the cluster answered 500"), "finishing": refuse("Finish may only become Abort")}
     fleet.answer = lambda raw: None if raw["metadata"]["name"] == "slow" else Ships.answer(fleet, raw)  # type: ignore[method-assign]
-    code, out = desk.type(fleet, mode_verb("Abort"), timeout=0.2)
+    code, out = desk.type(fleet, mode_verb("Abort"), timeout=1)
 
     assert code == EXIT_FAILED
     assert out == [
@@ -300,7 +300,7 @@ def test_a_missing_right_ends_with_its_own_code_and_what_did_not_land_with_anoth
     code, out = desk.type(fleet, mode_verb("Pause"))
     assert (code, out[-1]) == (EXIT_NOT_FOUND, "a1: Pause forbidden: jo may not patch")
 
-    code, out = desk.type(Ships(live("a1"), is_slow=True), mode_verb("Pause"), timeout=0.2)
+    code, out = desk.type(Ships(live("a1"), is_slow=True), mode_verb("Pause"), timeout=1)
     assert (code, out) == (EXIT_PARKED, ["a1: Pause not landed yet; next: pilothouse watch a1 -n support"])
 
 

@@ -176,6 +176,7 @@ def test_a_terminal_that_closes_lets_go_of_the_run(terminal: Terminal) -> None:
     command = terminal.command(("run", terminal.write("w.yaml", LONG), "--name", "r1"))
     pid, ours = pty.fork()
     if pid == 0:  # only exec may follow: the terminal controls this process
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be inherited that it is ignored
         os.chdir(terminal.folder)
         os.execve(command[0], command, {**terminal.environment, "TERM": "xterm-256color"})
     while b"turn 1" not in os.read(ours, 65536):

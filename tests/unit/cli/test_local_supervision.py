@@ -145,7 +145,7 @@ def test_a_write_that_comes_just_behind_a_look_is_looked_at(tmp_path: Path) -> N
         told = asyncio.Event()
         stage.host.look, stage.host.tell = meddle, lambda frame: told.set()  # type: ignore[method-assign]
         watching = asyncio.create_task(stage.host.watch())
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(told.wait(), 30)
         watching.cancel()
 
     asyncio.run(scene())

@@ -81,7 +81,7 @@ class Scene:
         return asyncio.create_task(stream({"type": "http"}, self.receive, self.send))
 
     async def until(self, is_seen: Callable[[str], bool]) -> str:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not is_seen(text := b"".join(self.sent).decode()):
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -172,7 +172,7 @@ async def test_a_token_that_is_revoked_ends_the_stream_however_much_happens() ->
         await asyncio.sleep(0.001)
         if stream.done():
             break
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stream
     assert scene.ended("Revoked") == 1
 
@@ -184,7 +184,7 @@ async def test_while_nobody_can_tell_a_stream_goes_on_for_a_while(monkeypatch: p
     scene.doors.is_open = away("x")
     await scene.until(lambda text: text.count(": still here") > 2)
     monkeypatch.setattr(event_stream, "UNCHECKED_SECONDS", 0.0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stream
     assert scene.ended("Revoked") == 1
 
@@ -195,7 +195,7 @@ async def test_a_process_that_ends_lets_its_viewers_go() -> None:
     stream = scene.open()
     await scene.until(lambda text: "event: run" in text)
     scene.streams.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stream
     assert scene.ended("Closing") == 1
 

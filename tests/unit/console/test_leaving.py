@@ -90,7 +90,7 @@ class Post:
 @pytest.mark.parametrize("query", [b"wait=60", b"wait=60&cluster=b"])
 async def test_who_leaves_is_not_waited_for(query: bytes) -> None:
     post = Post(query)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         running = asyncio.create_task(post.run())
         await post.steering.waits.wait()
         post.leave.set()
@@ -100,7 +100,7 @@ async def test_who_leaves_is_not_waited_for(query: bytes) -> None:
 
 async def test_who_stays_is_told_what_became_of_it() -> None:
     post = Post(b"wait=60")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         running = asyncio.create_task(post.run())
         await post.steering.waits.wait()
         post.steering.landed.set()

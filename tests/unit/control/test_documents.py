@@ -123,10 +123,10 @@ def test_aliases_cannot_explode() -> None:
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)
     )
-    began = time.monotonic()
+    began = time.process_time()
     documents = parse_documents(bomb)
     assert "100000 values, aliases counted" in documents[0].problems[0].what
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_documents_before_a_broken_one_are_kept() -> None:

@@ -775,13 +775,13 @@ def test_arguments_that_are_long_are_cut_and_counted() -> None:
 
 
 def test_arguments_without_end_are_shown_in_a_moment() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     wide = shown_arguments({"list": ["jo@example.com 0123456789"] * 100_000})
     deep: Any = "x"
     for _ in range(60):
         deep = {"a": deep, "b": ["jo@example.com"] * 50}
     nested = shown_arguments({"deep": deep})
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     broad = shown_arguments({"\U0001f4b6" * 90 + str(n): "\U0001f4b6" * 150 for n in range(500)})
     assert "more" in broad["…"]
     for shown in (wide, nested, broad):

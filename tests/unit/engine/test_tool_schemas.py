@@ -305,11 +305,11 @@ def test_a_schema_that_is_none_makes_the_tool_unusable_and_nothing_is_fetched(sc
 
 def test_a_pattern_that_backtracks_forever_ends() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a|a)*$(?<!b)"}}}
-    started = time.monotonic()
+    started = time.process_time()
 
     check_arguments(tool(schema), json.dumps({"a": "a" * 200_000 + "!"}))
 
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_closing_a_schema_changes_nothing_of_the_original() -> None:

@@ -87,7 +87,7 @@ async def test_a_verdict_that_does_not_come_is_a_timeout(monkeypatch: pytest.Mon
     woken = asyncio.Event()
     judges = Judges(HeldJudge("small"), lambda key: woken.set())
     judges.ask(RUN, "u1", ask(timeout_seconds=1))
-    await asyncio.wait_for(woken.wait(), 5)
+    await asyncio.wait_for(woken.wait(), 30)
     answer = judges.answers("u1")["s"].answer
     assert isinstance(answer, JudgeFailure) and answer.type == "Timeout"
 
@@ -119,7 +119,7 @@ async def test_the_table_says_which_models_there_are() -> None:
     changed = asyncio.Event()
     keeping = asyncio.create_task(judges.run(changed.set))
     try:
-        await asyncio.wait_for(changed.wait(), 5)
+        await asyncio.wait_for(changed.wait(), 30)
         assert judges.find_problem("small") is None
         missing = judges.find_problem("large")
         assert missing is not None and missing.type == "UnknownModel" and "small" in missing.message
@@ -134,7 +134,7 @@ async def test_a_judge_that_is_away_from_the_start_is_told_of() -> None:
     changed = asyncio.Event()
     keeping = asyncio.create_task(judges.run(changed.set))
     try:
-        await asyncio.wait_for(changed.wait(), 5)
+        await asyncio.wait_for(changed.wait(), 30)
         problem = judges.find_problem("small")
         assert problem is not None and (problem.type, problem.message) == ("Unavailable", "nobody there")
     finally:
@@ -149,19 +149,19 @@ async def test_a_judge_that_goes_away_is_told_of_at_the_first_question_and_forgi
     judges = Judges(judge, lambda key: None)
     keeping = asyncio.create_task(judges.run(lambda: changes.put_nowait(None)))
     try:
-        await asyncio.wait_for(changes.get(), 5)
+        await asyncio.wait_for(changes.get(), 30)
         away = JudgeFailure(type="Unavailable", message="nobody there")
         judge.table = judge.answer = away
         judge.may_answer.set()
         judges.ask(RUN, "u1", ask())
-        await asyncio.wait_for(changes.get(), 5)
+        await asyncio.wait_for(changes.get(), 30)
 
         assert judges.outage is not None and judges.outage.message == "nobody there"
         assert judges.find_problem("small") is None, "it is asked nevertheless: it may be back by then"
         assert judges.newest_of("s") == away
 
         judge.table = frozenset({"small"})
-        await asyncio.wait_for(changes.get(), 10)
+        await asyncio.wait_for(changes.get(), 30)
         assert judges.outage is None
         assert judges.newest_of("s") is None
     finally:

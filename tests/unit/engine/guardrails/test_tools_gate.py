@@ -332,6 +332,6 @@ def test_a_run_without_guardrails_loads_nothing_of_them() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.stdout.split() == []

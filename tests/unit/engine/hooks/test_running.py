@@ -265,5 +265,5 @@ async def test_an_artifact_that_cannot_be_read_is_told_once() -> None:
 
 def test_a_plan_without_hooks_loads_none_of_it() -> None:
     program = "import sys, pilothouse_engine.run; print([m for m in sys.modules if 'engine.hooks' in m or m == 'yaml'])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.strip() == "[]"

@@ -163,7 +163,7 @@ async def test_a_model_that_nobody_has_is_unknown() -> None:
 
 @pytest.mark.parametrize(("model", "timeout"), [("careful", 1), ("hasty", 600)], ids=["of the request", "of the table"])
 async def test_a_judge_that_hangs_is_left_after_its_time_and_charged_whole(model: str, timeout: int) -> None:
-    answer = await asyncio.wait_for(ask(None, model=model, timeout_seconds=timeout), 5)
+    answer = await asyncio.wait_for(ask(None, model=model, timeout_seconds=timeout), 60)
 
     assert isinstance(answer, JudgeFailure)
     assert (answer.type, answer.message) == ("Timeout", f"{model}: no verdict within 1 s")

@@ -53,7 +53,7 @@ WORKFLOW = {
 }
 
 
-def run_here(folder: Path, *, timeout: float = 60, **environment: str) -> tuple[dict[str, Any], float, str]:
+def run_here(folder: Path, *, timeout: float = 100, **environment: str) -> tuple[dict[str, Any], float, str]:
     """Run the workflow in a process of its own; return its object, how long that took, and what it said."""
     (folder / "w.json").write_text(json.dumps(WORKFLOW))
     command = [sys.executable, "-m", "pilothouse_cli", "run", "w.json", "-o", "json"]
@@ -110,7 +110,7 @@ def test_a_collector_that_refuses_changes_nothing(tmp_path: Path, status: int) -
         kept.status = status
         run, took, _ = run_here(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=kept.address)
     assert run["status"]["phase"] == "Succeeded"
-    assert took < 30
+    assert took < 50
 
 
 @pytest.mark.slow
@@ -119,14 +119,14 @@ def test_a_collector_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None:
         kept.may_answer.clear()
         run, took, _ = run_here(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=kept.address)
     assert run["status"]["phase"] == "Succeeded"
-    assert took < 30
+    assert took < 50
 
 
 @pytest.mark.slow
 def test_a_collector_that_is_not_there_is_told_of_without_a_traceback(tmp_path: Path) -> None:
     run, took, said = run_here(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
     assert run["status"]["phase"] == "Succeeded"
-    assert took < 30
+    assert took < 50
     assert "Traceback" not in said
 
 
@@ -158,7 +158,7 @@ def test_without_an_endpoint_nothing_of_opentelemetry_is_loaded(tmp_path: Path) 
     (tmp_path / "w.json").write_text(json.dumps(WORKFLOW))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
 
