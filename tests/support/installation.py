@@ -175,7 +175,7 @@ def install(cluster: ForeignCluster, built: dict[str, dict[str, str]]) -> Instal
     return installation
 
 
-def wait_until(is_true: Any, seconds: float = 30, every: float = 0.2) -> None:
+def wait_until(is_true: Any, seconds: float = 60, every: float = 0.2) -> None:
     """Return when a claim about the world has become true; raises AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not is_true():

@@ -15,6 +15,8 @@ import yaml
 from pilothouse_cli.main import main
 
 TIMEOUT = 200
+PATIENT = ("-c", "import pilothouse_engine.parks as p, pilothouse_cli.main as m; p.HELD_SECONDS = 600.0; m.main()")
+"""The program, in which a run that waits for a person does not let go of its process in this test."""
 
 
 def workflow_manifest(
@@ -81,7 +83,7 @@ def workflow_manifest(
                         "parameters": {"type": "object", "properties": arguments, "required": ["n"]},
                     }
                 ],
-                "limits": {"maxIterations": 60, "maxToolCalls": 100},
+                "limits": {"maxIterations": 500, "maxToolCalls": 500},
             },
         },
         {
@@ -102,6 +104,7 @@ class Terminal:
 
     folder: Path
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
+    program: tuple[str, ...] = ("-m", "pilothouse_cli")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -109,7 +112,7 @@ class Terminal:
         return {**kept, "HOME": str(self.folder), "COLUMNS": "160"}
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "pilothouse_cli", *arguments]
+        return [sys.executable, *self.program, *arguments]
 
     def type(self, *arguments: str, code: int | None = 0) -> str:
         """Run a command to its end, check its exit code, and return what it printed (where it failed, what it said)."""

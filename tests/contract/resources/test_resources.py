@@ -245,14 +245,14 @@ async def test_where_nobody_listens_nothing_was_sent(token: Path) -> None:
     async with api(token, gives(BODY)) as (stub, _):
         pass
     lonely = KubernetesResources(ApiServer(f"http://127.0.0.1:{stub.port}", token), "own")
-    failure = await failure_of(lonely, ask("Create", "a", body=BODY, timeout=30.0))
+    failure = await failure_of(lonely, ask("Create", "a", body=BODY, timeout=1.5))
     assert (failure.kind, failure.sent) == ("Connection", False)
 
 
 async def test_a_token_that_cannot_be_read_sends_nothing(token: Path) -> None:
     async with api(token, gives(BODY)) as (stub, resources):
         token.unlink()
-        failure = await failure_of(resources, ask("Create", "a", body=BODY, timeout=30.0))
+        failure = await failure_of(resources, ask("Create", "a", body=BODY, timeout=1.5))
     assert (failure.kind, failure.sent, stub.asked, stub.discoveries) == ("Connection", False, [], 0)
 
 

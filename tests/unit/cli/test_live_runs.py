@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from support.terminal import Terminal, finish, read_until, workflow_manifest
+from support.terminal import PATIENT, Terminal, finish, read_until, workflow_manifest
 
 pytestmark = pytest.mark.slow
 
 
-LONG = workflow_manifest(40, delay=0.15)
+LONG = workflow_manifest(115, delay=0.4)
+"""Most of a minute, which is as long as a script may be: a second process begins in it, on a machine that is busy."""
 
 
 def show(terminal: Terminal, name: str) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def test_a_second_process_pauses_steers_limits_resumes_and_finishes_a_live_run(t
     assert paused["spec"]["control"] == {"mode": "Pause", "reason": "lunch"}
     turn = paused["status"]["run"]["turn"]
     assert "r1: steer a1 is kept and lands when" in terminal.type("steer", "r1", "Sleep less.", "--id", "a1")
-    assert "limits" in terminal.type("limit", "r1", "maxIterations=50", "--no-wait")
+    assert "limits" in terminal.type("limit", "r1", "maxIterations=450", "--no-wait")
     assert "r1: Run landed at turn " in terminal.type("resume", "r1")
     assert "r1: steer a2 landed at turn " in terminal.type("steer", "r1", "Sleep more.", "--id", "a2")
     assert "r1: Finish landed at turn " in terminal.type("finish", "r1")
@@ -76,6 +77,7 @@ def pending_call(terminal: Terminal) -> str:
 
 
 def test_a_second_process_approves_edits_and_denies_calls_of_a_live_run(terminal: Terminal) -> None:
+    terminal.program = PATIENT
     run = terminal.start("run", terminal.write("w.yaml", ASKING), "--name", "r1")
     read_until(run, "parked: AwaitingApproval")
     shown = terminal.type("show", "r1")
@@ -135,7 +137,9 @@ def test_ctrl_c_lets_go_of_a_run_and_resume_goes_on_with_it_in_one_process_only(
     assert "lands when the run goes on" in terminal.type("steer", "r1", "Go on.", "--id", "a1")
     first = terminal.start("resume", "r1")
     read_until(first, "turn ")
+    first.send_signal(signal.SIGSTOP)  # it stays there until the second one has been refused
     refused = terminal.type("resume", "r1", code=2)
+    first.send_signal(signal.SIGCONT)
     assert f"run r1 is live in process {first.pid}: two processes cannot advance one run" in refused
 
     code, out, _ = finish(first)
@@ -158,7 +162,7 @@ def test_sigterm_lets_go_of_a_run_too_and_abort_ends_it_without_a_live_process(t
 
 
 def test_a_disk_that_fills_in_the_middle_of_a_run_is_told_and_waited_for(terminal: Terminal) -> None:
-    run = terminal.start("run", terminal.write("w.yaml", workflow_manifest(4, delay=0.3)), "--name", "r1")
+    run = terminal.start("run", terminal.write("w.yaml", workflow_manifest(4, delay=1.0)), "--name", "r1")
     read_until(run, "turn 1: iteration")
     _, most = resource.prlimit(run.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (0, most))
@@ -204,7 +208,7 @@ def test_a_run_under_nohup_outlives_its_terminal(terminal: Terminal) -> None:
 
 
 def test_a_killed_process_is_seen_and_the_run_goes_on_at_the_last_fact(terminal: Terminal) -> None:
-    manifest = terminal.write("w.yaml", workflow_manifest(8, delay=0.1, nap=0.2))
+    manifest = terminal.write("w.yaml", workflow_manifest(8, delay=0.2, nap=0.4))
     run = terminal.start("run", manifest, "--name", "r1")
     read_until(run, "turn 2: nap ok")
     run.kill()
@@ -246,7 +250,7 @@ advance(RunFolder(Path(sys.argv[1])), Impatient())
 
 
 def test_a_second_ctrl_c_kills_and_the_run_can_still_go_on(terminal: Terminal) -> None:
-    manifest = terminal.write("w.yaml", workflow_manifest(2, delay=0.05))
+    manifest = terminal.write("w.yaml", workflow_manifest(10, delay=0.3))
     run = terminal.start("run", manifest, "--name", "r1")
     read_until(run, "turn 1: iteration")
     run.send_signal(signal.SIGINT)
@@ -296,7 +300,7 @@ def test_a_terminal_gets_a_live_view_in_colours_unless_it_wants_none(terminal: T
 
 
 def test_a_pause_that_lasts_lets_go_of_the_process_and_resume_and_finish_go_on_without_it(terminal: Terminal) -> None:
-    manifest = terminal.write("w.yaml", workflow_manifest(20, delay=0.15))
+    manifest = terminal.write("w.yaml", LONG)
     run = terminal.start("run", manifest, "--name", "r1", "--set", "limits.pauseSeconds=1")
     read_until(run, "turn 1: iteration")
     assert "Pause landed" in terminal.type("pause", "r1")

@@ -18,7 +18,7 @@ from pilothouse_control.resolution import resolve_plan
 from pilothouse_control.world import ConfigMap, References
 from pilothouse_engine.attempt import Attempt, AttemptEnd, Lost, Stop
 from support.installation import wait_until
-from support.terminal import Terminal, finish, read_until
+from support.terminal import PATIENT, Terminal, finish, read_until
 
 DELEGATES = Path(__file__).parents[2] / "support" / "manifests" / "delegates.yaml"
 
@@ -94,7 +94,7 @@ def test_a_run_asks_others_reads_what_they_found_and_is_listed_above_them(termin
 
 @pytest.mark.slow
 def test_ctrl_c_lets_go_of_the_child_too_and_resume_goes_on_with_both(terminal: Terminal) -> None:
-    run = terminal.start("run", terminal.write("w.yaml", slow_family()), "--workflow", "boss", "--name", "r1")
+    run = terminal.start("run", terminal.write("w.yaml", slow_family(delay=0.3)), "--workflow", "boss", "--name", "r1")
     child = wait_for_child(terminal, 2)
     run.send_signal(signal.SIGINT)
     assert finish(run)[0] == 4
@@ -165,6 +165,7 @@ def read_mode(terminal: Terminal, name: str, want: str) -> None:
 
 @pytest.mark.slow
 def test_what_a_child_asks_is_shown_by_its_parent_and_answered_by_a_second_process(terminal: Terminal) -> None:
+    terminal.program = PATIENT
     manifest = terminal.write("w.yaml", slow_family(1, approval="Always"))
     run = terminal.start("run", manifest, "--workflow", "boss", "--name", "r1")
     read_until(run, "parked: AwaitingChild")

@@ -247,7 +247,7 @@ def test_a_supervised_run_is_paused_resumed_by_a_person_and_not_paused_again(ter
 @pytest.mark.slow
 def test_a_run_that_is_let_go_of_is_supervised_when_it_goes_on_and_nothing_is_done_twice(terminal: Terminal) -> None:
     rules = [{**OFTEN, "then": "Steer"}, {**OFTEN, "name": "late", "toolRepeated": {"count": 6}, "then": "Abort"}]
-    manifest = with_supervisor(workflow_manifest(8, delay=0.4), enforcement="Sync", rules=rules)
+    manifest = with_supervisor(workflow_manifest(8, delay=1.0), enforcement="Sync", rules=rules)
     run = terminal.start("run", terminal.write("w.yaml", manifest), "--name", "r1")
     read_until(run, "supervisor careful: Steer")
     run.send_signal(signal.SIGINT)
