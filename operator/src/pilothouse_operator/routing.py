@@ -43,11 +43,17 @@ def route(raw_object: Mapping[str, Any], cache: Cache) -> Iterator[Wish]:
 
 
 def _watched(raw_supervisor: Mapping[str, Any], key: Key, cache: Cache) -> Iterator[Wish]:
-    """Yield the runs that a supervisor watches, or may watch from now on: what it selects is decided there."""
+    """Yield the runs that a supervisor watches, or may watch from now on: what it selects is decided there.
+
+    One that was made anew takes the place of the one that had its name, of which a run holds a copy.
+    """
     uid, selects = raw_supervisor["metadata"].get("uid", ""), "selector" in raw_supervisor.get("spec", {})
     for run in cache.keys("AgentRun", key.namespace):
         status = (cache.get(run) or {}).get("status", {})
-        if "plan" in status and (selects or uid in (status.get("supervision") or {}).get("supervisors", {})):
+        if "plan" not in status:
+            continue
+        records = (status.get("supervision") or {}).get("supervisors", {})
+        if selects or uid in records or any(record.get("name") == key.name for record in records.values()):
             yield run, SOON
 
 

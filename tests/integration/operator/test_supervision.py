@@ -298,6 +298,20 @@ async def test_a_supervisor_that_is_changed_counts_from_the_next_turn_and_one_th
     assert [(one["visit"], one["generation"], one["state"]) for one in actions(raw)] == [(1, 2, "Done"), (2, 2, "Done")]
 
 
+async def test_a_supervisor_that_is_made_anew_takes_its_place_though_nothing_happens_in_the_run(stage: Stage) -> None:
+    await stage.operator().start()
+    await apply_supervisor(stage, "careful", **PAUSES)
+    await apply_crew(stage, supervisorRefs=[{"name": "careful"}])
+    await apply_run(stage)
+    await stage.start_pod("r1-1")
+    await stage.publish(**quiet())
+    await wait_run(stage, record)
+    await stage.api.delete(SUPERVISORS, stage.namespace, "careful")
+    await wait_run(stage, lambda raw: all(one.get("isDeleted") for one in record(raw)["supervisors"].values()))
+    uid = (await apply_supervisor(stage, "careful", **PAUSES))["metadata"]["uid"]
+    await wait_run(stage, lambda raw: list(record(raw)["supervisors"]) == [uid])
+
+
 async def test_a_supervisor_that_comes_later_watches_a_live_run_for_the_rest_of_its_life(stage: Stage) -> None:
     await begin(stage)
     assert record(await stage.run()) == {}

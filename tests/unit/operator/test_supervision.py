@@ -286,8 +286,8 @@ def test_a_process_that_starts_tells_again_what_its_forerunner_may_not_have_told
 # ---------------------------------------------------------------- picture and routes
 
 
-def stored(name: str, uid: str = "s", **status: Any) -> Raw:
-    supervision = {"supervisors": {uid: {"name": "careful", "generation": 1, "spec": {**SPEC}}}}
+def stored(name: str, uid: str = "s", supervisor: str = "careful", **status: Any) -> Raw:
+    supervision = {"supervisors": {uid: {"name": supervisor, "generation": 1, "spec": {**SPEC}}}}
     return {
         "kind": "AgentRun",
         "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
@@ -298,15 +298,16 @@ def stored(name: str, uid: str = "s", **status: Any) -> Raw:
 
 def test_a_changed_supervisor_has_those_runs_looked_at_that_it_watches_or_may_watch() -> None:
     cache = Cache()
-    for raw in (stored("watched"), stored("other", "t"), stored("plain", supervision=None)):
+    deleted = stored("watched-before", "the one that was deleted")
+    for raw in (stored("watched"), stored("other", "t", "kind"), deleted, stored("plain", supervision=None)):
         cache.apply(raw)
 
     def runs(**spec: Any) -> set[str]:
         raw = {"kind": "Supervisor", "metadata": {"name": "careful", "namespace": "ns", "uid": "s"}, "spec": spec}
         return {key.name for key, delay in route(raw, cache) if key.kind == "AgentRun" and delay == SOON}
 
-    assert runs() == {"watched"}
-    assert runs(selector={}) == {"watched", "other", "plain"}
+    assert runs() == {"watched", "watched-before"}
+    assert runs(selector={}) == {"watched", "watched-before", "other", "plain"}
 
 
 def test_runs_share_the_copies_of_their_supervisors() -> None:
