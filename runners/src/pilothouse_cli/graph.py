@@ -1,12 +1,14 @@
-"""A workflow's steps and routes as text, Mermaid or SVG: pure functions over its spec."""
+"""A workflow's steps and routes, and who watches its runs, as text, Mermaid or SVG: pure functions over manifests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from pilothouse_api.signals import DEFAULT, END
 from pilothouse_api.v1alpha1.agent import AgentSpec
+from pilothouse_api.v1alpha1.supervisor import SupervisorSpec
 from pilothouse_api.v1alpha1.workflow import Step, WorkflowSpec
+from pilothouse_control.supervision.selectors import selects
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +22,55 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Watcher:
+    """A supervisor of the workflow's runs, and what it does when; `how` it came to be one, or waits."""
+
+    name: str
+    how: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """Return all of it on one line."""
+        return f"{self.name} ({self.how})" + (f": {', '.join(self.words)}" if self.words else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps that are entered, steps that are tools, and routes."""
+    """Steps that are entered, steps that are tools, routes, and supervisors, which watch the Agent steps."""
 
     steps: tuple[Step, ...]
     tools: tuple[Step, ...]
     edges: tuple[Edge, ...]
+    watchers: tuple[Watcher, ...] = ()
 
 
-def graph_of(spec: WorkflowSpec, agents: Mapping[str, AgentSpec]) -> Graph:
+def watchers_of(
+    spec: WorkflowSpec, supervisors: Mapping[str, SupervisorSpec], labels: Iterable[Mapping[str, str]]
+) -> tuple[Watcher, ...]:
+    """Return who watches the runs of a workflow: those that it names, and those whose selector fits.
+
+    `labels` are those of each kind of run that is known; what else a run is given may have it watched by others.
+    """
+    named = [ref.name for ref in spec.supervisor_refs]
+    watchers = [_watcher(name, supervisors.get(name)) for name in named]
+    for name, supervisor in sorted(supervisors.items()):
+        selector = supervisor.selector
+        if name not in named and selector is not None and any(selects(selector, one) for one in labels):
+            watchers.append(_watcher(name, supervisor, "by selector"))
+    return tuple(watchers)
+
+
+def _watcher(name: str, spec: SupervisorSpec | None, *how: str) -> Watcher:
+    if spec is None:
+        return Watcher(name, "not among these manifests")
+    words = [f"{rule.name} → {rule.then or spec.on_violation}" for rule in spec.rules]
+    if spec.judge is not None:
+        words.append(f"judge {spec.judge.model} → {spec.on_violation}")
+    return Watcher(name, ", ".join([spec.enforcement, *how]), tuple(words))
+
+
+def graph_of(spec: WorkflowSpec, agents: Mapping[str, AgentSpec], watchers: tuple[Watcher, ...] = ()) -> Graph:
     """Return the graph of a workflow."""
     steps = tuple(step for step in spec.steps if not step.tool_only)
     edges: list[Edge] = []
@@ -37,7 +79,7 @@ def graph_of(spec: WorkflowSpec, agents: Mapping[str, AgentSpec]) -> Graph:
         if DEFAULT not in step.routes and _may_end_default(step, agents):
             following = steps[position + 1].id if position + 1 < len(steps) else END
             edges.append(Edge(step.id, DEFAULT, following, is_implied=True))
-    return Graph(steps, tuple(step for step in spec.steps if step.tool_only), tuple(edges))
+    return Graph(steps, tuple(step for step in spec.steps if step.tool_only), tuple(edges), watchers)
 
 
 def _may_end_default(step: Step, agents: Mapping[str, AgentSpec]) -> bool:
@@ -64,6 +106,7 @@ def as_text(graph: Graph) -> str:
         lines += [f"  {edge.signal:<{width}} {'⇢' if edge.is_implied else '→'} {edge.target}" for edge in edges]
     if graph.tools:
         lines.append("tools: " + ", ".join(f"{step.id} ({step.kind})" for step in graph.tools))
+    lines += [f"watched by {watcher.line}" for watcher in graph.watchers]
     return "\n".join(lines) + "\n"
 
 
@@ -76,19 +119,31 @@ def as_mermaid(graph: Graph) -> str:
     for edge in graph.edges:
         arrow = "-.->" if edge.is_implied else "-->"
         lines.append(f'  {ids[edge.source]} {arrow}|"{edge.signal}"| {ids.get(edge.target, "finish")}')
+    watched = [ids[step.id] for step in graph.steps if step.kind == "Agent"]
+    for number, watcher in enumerate(graph.watchers):
+        said = "<br/>".join(_quoted(word) for word in (watcher.how, *watcher.words))
+        lines.append(f'  w{number}{{{{"{watcher.name}<br/><small>{said}</small>"}}}}')
+        lines += [f"  w{number} -.-o {step}" for step in watched]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as it may stand in a label of Mermaid."""
+    return escape(text, quote=False).replace('"', "#quot;")
 
 
 # ---------------------------------------------------------------- svg
 
-BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, MARGIN = 190, 46, 300, 92, 24
+BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, MARGIN, LINE = 190, 46, 300, 92, 24, 20
 
 
 def as_svg(graph: Graph) -> str:
     """Return the graph as an SVG picture: in columns from left to right."""
     places = _places(graph)
     width = max(x for x, _ in places.values()) + BOX_WIDTH + MARGIN
-    height = max(y for _, y in places.values()) + BOX_HEIGHT + MARGIN
+    bottom = max(y for _, y in places.values()) + BOX_HEIGHT + MARGIN
+    watchers = [_svg_watcher(watcher, bottom + LINE * (number + 2)) for number, watcher in enumerate(graph.watchers)]
+    height = bottom + (LINE * (len(watchers) + 2) if watchers else 0)
     boxes = [_box(step.id, label_of(step), places[step.id]) for step in graph.steps]
     boxes.append(_box(END, "", places[END]))
     edges = [
@@ -100,7 +155,9 @@ def as_svg(graph: Graph) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         ' font-family="system-ui, sans-serif" role="img" aria-label="steps and routes">\n'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0 8 4 0 8z" fill="#667"/></marker></defs>\n' + "\n".join([*edges, *boxes]) + "\n</svg>\n"
+        '<path d="M0 0 8 4 0 8z" fill="#667"/></marker></defs>\n'
+        + "\n".join([*edges, *boxes, *watchers])
+        + "\n</svg>\n"
     )
 
 
@@ -145,6 +202,13 @@ def _box(title: str, subtitle: str, place: tuple[int, int]) -> str:
         f"{escape(_short(title, 24))}</text>"
         f'<text x="{middle}" y="{y + 36}" text-anchor="middle" font-size="11" fill="#445">'
         f"{escape(_short(subtitle, 30))}</text>"
+    )
+
+
+def _svg_watcher(watcher: Watcher, y: int) -> str:
+    return (
+        f'<text x="{MARGIN}" y="{y}" font-size="12" fill="#112">watched by {escape(_short(watcher.line, 60))}'
+        f"<title>{escape(watcher.line)}</title></text>"
     )
 
 

@@ -590,7 +590,7 @@ def _graph(
     workflow: Annotated[str | None, typer.Option(help="Workflow, where there are several.")] = None,
     output: Annotated[GraphForm, typer.Option("-o", "--output", help="Form of the graph.")] = GraphForm.text,
 ) -> None:
-    """Print the steps and routes of a workflow."""
+    """Print the steps and routes of a workflow, and who watches its runs."""
     from pilothouse_cli.commands.authoring import print_graph
 
     raise typer.Exit(print_graph(path, workflow, output))

@@ -263,6 +263,10 @@ def test_a_graph_names_every_step(inside: Inside, form: str) -> None:
         assert step in graph
 
 
+def test_a_graph_says_who_watches_the_runs(inside: Inside) -> None:
+    assert "watched by no-loops (Sync): asks-often" in inside.type("graph", str(EXAMPLES / "supervised"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirect", "settings", "code", "printed", "said"),

@@ -11,7 +11,7 @@ from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_cli.commands.inspecting import print_run, watch_run
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, EXIT_USAGE, CliError, exit_code
-from pilothouse_cli.graph import as_mermaid, as_svg, as_text, graph_of
+from pilothouse_cli.graph import as_mermaid, as_svg, as_text, graph_of, watchers_of
 from pilothouse_cli.manifests import Manifests, parse_input, read_documents
 from pilothouse_cli.starter import write_starter
 from pilothouse_cli.tables import finding_data, findings_view
@@ -70,8 +70,22 @@ def print_graph(path: Path, workflow: str | None, form: str) -> int:
         known = ", ".join(manifests.workflows) or "none"
         raise CliError("name the Workflow whose graph you want", f"--workflow NAME, with one of: {known}")
     agents = {name: agent.spec for name, agent in manifests.agents.items()}
-    sys.stdout.write(GRAPH_FORMS[form](graph_of(manifests.workflows[choice[0]].spec, agents)))
+    spec = manifests.workflows[choice[0]].spec
+    supervisors = {name: supervisor.spec for name, supervisor in manifests.supervisors.items()}
+    watchers = watchers_of(spec, supervisors, _labels_of_runs(manifests, choice[0]))
+    sys.stdout.write(GRAPH_FORMS[form](graph_of(spec, agents, watchers)))
     return EXIT_SUCCEEDED
+
+
+def _labels_of_runs(manifests: Manifests, workflow: str) -> list[dict[str, str]]:
+    """Return the labels of runs of a workflow: of those that it starts itself, and of those among the manifests."""
+    of_workflow = {names.LABEL_WORKFLOW: workflow}
+    written = [
+        run.metadata.labels | of_workflow
+        for run in manifests.runs
+        if run.spec.workflow_ref is not None and run.spec.workflow_ref.name == workflow
+    ]
+    return [dict(manifests.workflows[workflow].spec.run_template.labels) | of_workflow, *written]
 
 
 def init(folder: Path) -> int:
