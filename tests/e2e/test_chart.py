@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ def helm() -> Path:
     return Path(found) / "helm"
 
 
-def render(*settings: str) -> list[dict[str, Any]]:
+def render(*settings: str, chart: Path = ROOT / "charts" / "pilothouse") -> list[dict[str, Any]]:
     """Return the objects of the chart with some values set; raises AssertionError with helm's words."""
-    command = [helm(), "template", "pilothouse", ROOT / "charts" / "pilothouse", "-n", "pilothouse-system"]
+    command = [helm(), "template", "pilothouse", chart, "-n", "pilothouse-system"]
     sets = [word for setting in settings for word in ("--set-json", setting)]
     done = subprocess.run([*command, "--kube-version", "1.34.4", *sets], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -108,6 +109,59 @@ def test_crds_are_kept_when_the_release_is_removed() -> None:
 def test_a_wrong_value_is_refused(setting: str) -> None:
     with pytest.raises(AssertionError, match=r"values don't meet|additional properties|got "):
         render(setting)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (('redis.loginSecret=""',), "redis.loginSecret is empty"),
+        (('redis.apiLoginSecret=""',), "redis.apiLoginSecret is empty"),
+        (('redis.loginSecret="a"', 'redis.apiLoginSecret="a"'), "are both a"),
+    ],
+)
+def test_a_redis_of_the_charts_own_without_a_login_is_refused(settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        render(*settings)
+    own = ("redis.enabled=false", 'redis.url="redis://mine"', 'redis.loginSecret=""', 'redis.apiLoginSecret=""')
+    assert render(*own)
+    assert render("api.enabled=false", 'redis.apiLoginSecret=""')
+
+
+OPTIONAL = {"resources", "nodeSelector", "tolerations"}
+"""Values that may be absent: as many nodes, and as much of them, as there are."""
+
+
+def expected(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: expected(value) if isinstance(value, dict) and value else None
+        for name, value in values.items()
+        if name not in OPTIONAL
+    }
+
+
+CHECKED = re.compile(r'define "pilothouse.expectedValues" -}}\n(.*?){{- end }}', re.DOTALL)
+SINCE_THE_FIRST = ("watchNamespaces", "namespaced", "crds", "admission", "operator", "runner", "ceilings")
+
+
+def test_every_value_of_the_chart_is_checked_for() -> None:
+    chart = ROOT / "charts" / "pilothouse"
+    checked = CHECKED.search((chart / "templates" / "_values.tpl").read_text())
+    assert checked is not None
+    assert yaml.safe_load(checked[1]) == expected(yaml.safe_load((chart / "values.yaml").read_text()))
+
+
+def test_values_of_an_earlier_chart_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    """`helm upgrade --reuse-values` takes the earlier chart's for those of this one."""
+    earlier = shutil.copytree(ROOT / "charts" / "pilothouse", tmp_path / "pilothouse")
+    values = yaml.safe_load((earlier / "values.yaml").read_text())
+    old = {name: values[name] for name in SINCE_THE_FIRST}
+    for section, name in (("admission", "trustedUsers"), ("runner", "telemetry"), ("operator", "resources")):
+        del old[section][name]
+    (earlier / "values.yaml").write_text(yaml.safe_dump(old))
+    with pytest.raises(AssertionError, match="--reset-then-reuse-values") as refused:
+        render(chart=earlier)
+    missing = "admission.trustedUsers, api, fleet, judge, redis, runner.telemetry. "
+    assert f"values are missing: {missing}" in str(refused.value)
 
 
 def test_egress_of_runners_is_denied_but_for_what_is_named() -> None:
