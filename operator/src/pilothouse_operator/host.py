@@ -13,6 +13,7 @@ import structlog
 from pilothouse_kubernetes.client import ApiError, Forbidden, KubernetesClient
 from pilothouse_kubernetes.connection import CONNECTION_LIMIT, Connection, Credentials
 from pilothouse_operator.cache import Cache, Key
+from pilothouse_operator.contact import keep_in_touch
 from pilothouse_operator.contract import check_contract, check_served
 from pilothouse_operator.desk import Desk
 from pilothouse_operator.events import EventPoster
@@ -127,6 +128,7 @@ class Host:
             asyncio.create_task(self._desk.events.run(), name="events"),
             asyncio.create_task(self._repeat(self._sweep), name="sweep"),
             asyncio.create_task(self._desk.judges.run(self._look_at_judged), name="judges"),
+            asyncio.create_task(keep_in_touch(self._desk), name="contact"),
         ]
         stop_kopf = asyncio.Event()
         watching = asyncio.create_task(self._watch(stop_kopf), name="kopf")

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from pilothouse_kubernetes.client import LEASES, AlreadyExists, ApiError, KubernetesClient, NotFound, Raw
+from pilothouse_kubernetes.client import LEASES, AlreadyExists, ApiError, Conflict, KubernetesClient, NotFound, Raw
 from pilothouse_kubernetes.connection import Connection, Credentials
 
 log = structlog.get_logger()
@@ -96,6 +96,8 @@ class Elector:
         self._stopped = threading.Event()
         self._renewed_at = 0.0
         self._sighting: Sighting | None = None
+        self._held: Raw | None = None
+        """The Lease as this process wrote it last: its next renewal needs no look at it."""
 
     @property
     def is_leader(self) -> bool:
@@ -153,6 +155,12 @@ class Elector:
             log.warning("lease.not_renewed" if self._acquired.is_set() else "lease.not_acquired", error=str(error))
 
     async def _take(self, client: KubernetesClient) -> bool:
+        if self._held is not None:
+            try:
+                self._held = await self._write(client, self._held)
+                return True
+            except (Conflict, NotFound):
+                self._held = None  # somebody else has written it, or taken it away: look
         terms = self._terms
         try:
             raw: Raw | None = await client.get(LEASES, terms.namespace, terms.name)
@@ -163,15 +171,18 @@ class Elector:
             if self._sighting is None or self._sighting.version != version:
                 self._sighting = Sighting(raw["spec"]["holderIdentity"], version, self._monotonic())
             return False
+        try:
+            self._held = await self._write(client, raw)
+        except AlreadyExists:
+            return False
+        return True
+
+    async def _write(self, client: KubernetesClient, raw: Raw | None) -> Raw:
+        terms = self._terms
         body = build_lease(raw, terms, datetime.now(UTC))
         if raw is None:
-            try:
-                await client.create(LEASES, terms.namespace, body)
-            except AlreadyExists:
-                return False
-        else:
-            await client.replace(LEASES, terms.namespace, terms.name, body)
-        return True
+            return await client.create(LEASES, terms.namespace, body)
+        return await client.replace(LEASES, terms.namespace, terms.name, body)
 
     async def _give_back(self, client: KubernetesClient) -> None:
         if not self._acquired.is_set():

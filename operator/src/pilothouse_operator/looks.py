@@ -23,7 +23,7 @@ from pilothouse_operator.situation import (
     Starting,
     abort_deadline,
 )
-from pilothouse_operator.status import DIRECTIVE_PATIENCE, pending_directives
+from pilothouse_operator.status import DIRECTIVE_PATIENCE, pending_directives, reports_pending_at
 
 BLOCKED_RECHECK = timedelta(seconds=15)
 """How often a missing reference is looked for, besides when an object of its kind appears."""
@@ -46,8 +46,9 @@ def _of_view(view: RunView, situation: Situation) -> list[datetime]:
         moments.append(view.pod.deletion + DELETION_SLACK)
     if isinstance(situation, Ended):
         return moments
-    if view.seen.directive is not None and pending_directives(view):
-        moments.append(view.seen.directive + DIRECTIVE_PATIENCE)
+    reported = reports_pending_at(view)
+    if view.seen.directive is not None and reported is not None and pending_directives(view):
+        moments += [view.seen.directive + DIRECTIVE_PATIENCE, reported]
     since = (view.pod.started or view.pod.created) if view.pod is not None else None
     if view.watch is not None:
         moments += view.watch.moments(view.snapshot)
@@ -61,10 +62,12 @@ def _of_start(view: RunView) -> list[datetime]:
     pod = view.pod
     if pod is None:
         return []
-    for grace in (SILENT_START, START_GRACE):
-        if view.now - pod.created < grace:
-            return [pod.created + grace]
+    age = view.now - pod.created
+    if age < SILENT_START:
+        return [pod.created + SILENT_START]
     # Its events say more than its status, and no watch brings them.
+    if age < START_GRACE:
+        return [pod.created + START_GRACE, *([view.now + SILENT_START] if pod.problem is None else [])]
     return [pod.created + SLOW_START, view.now + STALLED_RECHECK]
 
 

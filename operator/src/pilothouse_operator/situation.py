@@ -401,12 +401,16 @@ def _classify_unmade(view: RunView) -> Starting | Lost:
     if view.obstacle is not None:
         is_patient = view.obstacle.is_waiting and view.now - view.obstacle.since < MISSING_GRACE
         return Starting(view.attempt, False, view.obstacle.reason, view.obstacle.message, is_stalled=not is_patient)
-    retry = _retry(view)
-    if retry is not None:
-        failure = view.attempts.last_failure or "the last attempt failed"
-        message = f"attempt {view.attempt} starts at {view.attempts.next_retry_time}: {failure}"
-        return Starting(view.attempt, False, "AttemptBackoff", message, not_before=retry)
-    return Starting(view.attempt, False, "Starting", STARTING)
+    return start_unmade(view.attempt, view.attempts, _retry(view))
+
+
+def start_unmade(number: int, attempts: Attempts, not_before: datetime | None) -> Starting:
+    """Return the situation of an attempt that has its number and no pod yet, which is not made before that moment."""
+    if not_before is None:
+        return Starting(number, False, "Starting", STARTING)
+    failure = attempts.last_failure or "the last attempt failed"
+    message = f"attempt {number} starts at {attempts.next_retry_time}: {failure}"
+    return Starting(number, False, "AttemptBackoff", message, not_before=not_before)
 
 
 def _retry(view: RunView) -> datetime | None:

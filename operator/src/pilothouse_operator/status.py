@@ -7,7 +7,7 @@ with every turn (that stands in `status.run`), else each turn would cost a write
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from pilothouse_api.names import pod_name
@@ -25,6 +25,7 @@ from pilothouse_operator.conditions import (
 )
 from pilothouse_operator.situation import (
     ABORTED_REASONS,
+    START_GRACE,
     SUCCESS_REASONS,
     Blocked,
     Ended,
@@ -35,6 +36,7 @@ from pilothouse_operator.situation import (
     Settling,
     Situation,
     Starting,
+    start_unmade,
 )
 from pilothouse_operator.supervision import BARRIER, describe_wait, draft_judge_ready, draft_supervised
 from pilothouse_operator.supervision import to_raw as record_to_raw
@@ -42,6 +44,8 @@ from pilothouse_operator.supervision import to_raw as record_to_raw
 MAX_RESULT_BYTES = 8192
 DIRECTIVE_PATIENCE = timedelta(seconds=2)
 """How long an unanswered directive is not reported: most land within it, and then one write says all."""
+START_PATIENCE = START_GRACE
+"""The same for one that an attempt reads when it has started: until then the run is not Ready and says why."""
 
 LOST_SERVICES = {
     "ControlLost": "its directives cannot be read",
@@ -52,13 +56,25 @@ LOST_SERVICES = {
 PHASE_OF_PARK = {"Paused": "Paused", "AwaitingApproval": "AwaitingApproval"}
 
 
+Shown = Blocked | Starting | Live | Parked | Settling | Ended
+"""Situations that last long enough to be shown: one that an attempt ends is written as that attempt's start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What every condition is decided from."""
 
     view: RunView
-    situation: Situation
-    plan: AttemptPlan
+    situation: Shown
+
+
+def show(view: RunView, situation: Situation, plan: AttemptPlan) -> Shown:
+    """Return the situation as it is once the attempt that begins has its number: then one write says both."""
+    if isinstance(plan, BeginAttempt):
+        if plan.settle is not None:
+            return Settling("Attempt", plan.settle, is_pod_made=False, not_before=plan.not_before)
+        return start_unmade(plan.number, plan.attempts, plan.not_before)
+    return start_unmade(view.attempt, view.attempts, None) if isinstance(situation, Lost) else situation
 
 
 def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dict[str, Any]:
@@ -66,13 +82,13 @@ def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dic
     old = operator_part(view.run.status)
     if isinstance(situation, Settling) and situation.kind == "Exit":
         return old  # the exit is published: the next and last write waits for the pod's end
-    scene = Scene(view, situation, plan)
-    generation = observed_generation(view, situation)
+    scene = Scene(view, show(view, situation, plan))
+    generation = observed_generation(view, situation, plan)
     drafts = list(draft_conditions(scene))
     conditions = merge_conditions(view.run.status.conditions, drafts, generation, view.now)
     status = old | {
         "observedGeneration": generation,
-        "phase": "AwaitingApproval" if is_held_by_question(view, situation) else phase_of(situation),
+        "phase": "AwaitingApproval" if is_held_by_question(view, scene.situation) else phase_of(scene.situation),
         "conditions": [condition.to_raw() for condition in conditions],
     }
     if view.plan is not None:
@@ -81,7 +97,7 @@ def render_status(view: RunView, situation: Situation, plan: AttemptPlan) -> dic
         status["supervision"] = record_to_raw(view.watch.record)
     if view.children:
         status["children"] = [report.to_raw() for report in view.children]
-    return status | _render_attempt(scene, old) | _render_end(scene, old)
+    return status | _render_attempt(scene, plan, old) | _render_end(scene, old)
 
 
 def operator_part(status: AgentRunStatus) -> dict[str, Any]:
@@ -89,19 +105,31 @@ def operator_part(status: AgentRunStatus) -> dict[str, Any]:
     return {name: value for name, value in status.to_raw().items() if name != "run"}
 
 
-def observed_generation(view: RunView, situation: Situation) -> int:
+def observed_generation(view: RunView, situation: Situation, plan: AttemptPlan) -> int:
     """Return the generation to acknowledge: the new one, unless a directive of it may land within moments."""
+    newest = view.run.metadata.generation or 0
     if isinstance(situation, Ended):
-        return view.run.metadata.generation or 0  # the last word: `kubectl wait` overlooks an older one
+        return newest  # the last word: `kubectl wait` overlooks an older one
     old = view.run.status.observed_generation or 0
     is_fresh = view.seen.directive is not None and view.now - view.seen.directive < DIRECTIVE_PATIENCE
-    if old > 0 and is_fresh and pending_directives(view):
-        return old
-    return view.run.metadata.generation or 0
+    # What begins an attempt is acknowledged in its write: whoever asked learns that somebody is at it.
+    is_kept = old > 0 and is_fresh and not isinstance(plan, BeginAttempt) and bool(pending_directives(view))
+    return old if is_kept else newest
 
 
-def _render_attempt(scene: Scene, old: Mapping[str, Any]) -> dict[str, Any]:
-    view, plan = scene.view, scene.plan
+def reports_pending_at(view: RunView) -> datetime | None:
+    """Return from when on a directive that is not answered is a condition; None where none was seen.
+
+    A new attempt reads it first when it has started; an Abort is reported as soon as ever, for it has a deadline.
+    """
+    if view.seen.directive is None:
+        return None
+    has_read = view.attempt == 0 or (view.snapshot is not None and view.snapshot.attempt >= view.attempt)
+    return view.seen.directive + (DIRECTIVE_PATIENCE if has_read or view.wants_abort else START_PATIENCE)
+
+
+def _render_attempt(scene: Scene, plan: AttemptPlan, old: Mapping[str, Any]) -> dict[str, Any]:
+    view = scene.view
     if isinstance(plan, BeginAttempt):
         attempt: dict[str, Any] = {
             "attempt": plan.number,
@@ -135,17 +163,17 @@ def bounded_result(result: dict[str, Any]) -> dict[str, Any]:
     return result if size <= MAX_RESULT_BYTES else {"bytes": size, "limit": MAX_RESULT_BYTES, "truncated": True}
 
 
-def phase_of(situation: Situation) -> str:
+def phase_of(situation: Shown) -> str:
     """Return the phase, a summary for people."""
     match situation:
-        case Blocked() | Starting() | Lost():
+        case Blocked() | Starting():
             return "Pending"
         case Live():
             return "Running"
         case Settling():
             return "Pending" if situation.kind == "Removal" else "Running"
         case Parked():
-            return "Pending" if situation.is_due else PHASE_OF_PARK.get(situation.reason, "Running")
+            return PHASE_OF_PARK.get(situation.reason, "Running")
         case Ended():
             return phase_of_end(situation.signal, situation.reason)
         case _:
@@ -181,8 +209,6 @@ def draft_ready(scene: Scene) -> Draft:
             return Draft("Ready", "True", "Running", "the runner advances the run")
         case Parked() as parked:
             return _draft_ready_parked(scene, parked)
-        case Lost():
-            return _draft_ready_lost(scene)
         case Settling() as settling:
             return Draft("Ready", "False", "Settling", f"the run is being closed ({settling.reason})")
         case Ended() as ended:
@@ -193,8 +219,6 @@ def draft_ready(scene: Scene) -> Draft:
 
 
 def _draft_ready_parked(scene: Scene, parked: Parked) -> Draft:
-    if parked.is_due:
-        return Draft("Ready", "False", "Starting", f"goes on after {parked.reason} at turn {parked.turn}")
     if parked.reason in LOST_SERVICES:
         return Draft("Ready", "False", parked.reason, _outage(scene, parked))
     return Draft("Ready", "True", parked.reason, f"{_park_message(parked)}{_wait(scene)}")
@@ -209,18 +233,9 @@ def _wait(scene: Scene) -> str:
     return f": {report.message}" if report.message else f" {describe_wait(watch.record)}"
 
 
-def _draft_ready_lost(scene: Scene) -> Draft:
-    plan = scene.plan
-    if isinstance(plan, BeginAttempt) and plan.not_before is not None:
-        message = f"attempt {plan.number} starts at {plan.attempts.next_retry_time}: {plan.attempts.last_failure}"
-        return Draft("Ready", "False", "AttemptBackoff", message)
-    reason = "Settling" if _settles(scene) else "Starting"
-    failure = plan.attempts.last_failure if isinstance(plan, BeginAttempt) else "the last attempt failed"
-    return Draft("Ready", "False", reason, f"another attempt starts: {failure}")
-
-
 def _park_message(parked: Parked) -> str:
-    return f"waits since turn {parked.turn}" + ("" if parked.is_held else ", without a pod")
+    # Not whether it holds a pod: `status.run.parked.released` says so, and here it would cost a write.
+    return f"waits since turn {parked.turn}"
 
 
 def _end_message(ended: Ended) -> str:
@@ -235,13 +250,10 @@ def draft_reconciling(scene: Scene) -> Draft:
         case Starting() as starting:
             is_active = not starting.is_stalled and not starting.is_queued and not starting.is_suspended
             reason, message = starting.reason, starting.message
-        case Lost():
-            is_active, reason, message = True, "NewAttempt", "another attempt starts"
         case Settling() as settling:
             is_active, reason, message = True, "Settling", f"the run is being closed ({settling.reason})"
         case Parked() as parked:
-            is_active = parked.is_due or parked.reason in LOST_SERVICES
-            reason, message = parked.reason, _park_message(parked)
+            is_active, reason, message = parked.reason in LOST_SERVICES, parked.reason, _park_message(parked)
         case Live():
             is_active, reason, message = False, "Running", "nothing is to be done"
         case Ended() as ended:
@@ -260,7 +272,7 @@ def draft_stalled(scene: Scene) -> Draft:
             is_stalled, reason, message = starting.is_stalled, starting.reason, starting.message
         case Ended() as ended:
             is_stalled, reason, message = ended.reason not in SUCCESS_REASONS, ended.reason, _end_message(ended)
-        case Live() | Parked() | Lost() | Settling():
+        case Live() | Parked() | Settling():
             is_stalled, reason, message = False, "Progressing", "nothing waits for a change"
         case _:
             assert_never(scene.situation)
@@ -283,7 +295,7 @@ def draft_started(scene: Scene) -> Draft | None:
 
 def _draft_park(scene: Scene, kind: str, what: str = "") -> Draft | None:
     situation = scene.situation
-    if isinstance(situation, Parked) and situation.reason == kind and not situation.is_due:
+    if isinstance(situation, Parked) and situation.reason == kind:
         return Draft(kind, "True", kind, f"waits since turn {situation.turn}{what}")
     if find_condition(scene.view.run.status.conditions, kind) is None:
         return None
@@ -302,7 +314,7 @@ def _outage(scene: Scene, parked: Parked) -> str:
 
 def _draft_outage(scene: Scene, kind: str) -> Draft | None:
     situation = scene.situation
-    if isinstance(situation, Parked) and situation.reason == kind and not situation.is_due:
+    if isinstance(situation, Parked) and situation.reason == kind:
         return Draft(kind, "True", kind, _outage(scene, situation))
     return _draft_park(scene, kind)
 
@@ -350,19 +362,12 @@ def draft_awaiting_approval(scene: Scene) -> Draft | None:
     return _draft_park(scene, "AwaitingApproval", f" for a decision on {pending.tool} ({pending.call_id}){until}")
 
 
-def _settles(scene: Scene) -> str | None:
-    plan = scene.plan
-    if isinstance(plan, BeginAttempt):
-        return plan.settle
-    situation = scene.situation
-    return situation.reason if isinstance(situation, Settling) and situation.kind == "Attempt" else None
-
-
 def draft_settling(scene: Scene) -> Draft | None:
     """Settling: the current attempt only closes the run, with the exit reason that stands here."""
-    reason = _settles(scene)
-    if reason is not None:
-        return Draft("Settling", "True", reason, "an attempt closes the run and lists what may have been done")
+    situation = scene.situation
+    if isinstance(situation, Settling) and situation.kind == "Attempt":
+        message = "an attempt closes the run and lists what may have been done"
+        return Draft("Settling", "True", situation.reason, message)
     if is_true(scene.view.run.status.conditions, "Settling"):
         return Draft("Settling", "False", "Settled", "the run is closed")
     return None
@@ -372,7 +377,8 @@ def draft_control_pending(scene: Scene) -> Draft | None:
     """ControlPending: a directive is not answered yet, and has been so for a while."""
     view = scene.view
     pending = [] if isinstance(scene.situation, Ended) else pending_directives(view)
-    is_patient = view.seen.directive is None or view.now - view.seen.directive < DIRECTIVE_PATIENCE
+    due = reports_pending_at(view)
+    is_patient = due is None or view.now < due
     known = find_condition(view.run.status.conditions, "ControlPending")
     if pending and (not is_patient or (known is not None and known.status == "True")):
         return Draft("ControlPending", "True", "AwaitingTurnBoundary", _pending_message(scene, pending))
@@ -386,7 +392,7 @@ def draft_control_pending(scene: Scene) -> Draft | None:
 def _pending_message(scene: Scene, pending: list[str]) -> str:
     what = ", ".join(pending[:8]) + (f" and {len(pending) - 8} more" if len(pending) > 8 else "")
     match scene.situation:
-        case Blocked() | Starting() | Lost():
+        case Blocked() | Starting():
             return f"{what}: lands when the run starts"
         case Live() if scene.view.snapshot is not None and scene.view.snapshot.running is not None:
             call = scene.view.snapshot.running

@@ -125,6 +125,7 @@ async def test_a_pause_is_shown_with_its_turn_and_a_resume_too(stage: Stage) -> 
 
 async def test_a_directive_that_does_not_land_is_shown_as_pending(stage: Stage) -> None:
     await begin(stage)
+    await stage.publish()
 
     await stage.control(steer={"a1": {"message": "Look at invoice 42 first."}})
     pending = await stage.wait_condition("ControlPending")

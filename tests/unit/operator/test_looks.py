@@ -40,6 +40,8 @@ ABORTED = {"attempt": 1, "exit": an_exit("Aborted", "aborted")}
         (view(plan=None, obstacle=Obstacle("X", "m", True, ago(5))), 15),
         (view(attempt_status(), pod=pending_pod(created=ago(10), **PULLING)), 50),
         (view(attempt_status(), pod=pending_pod(created=ago(4))), 6),
+        (view(attempt_status(), pod=pending_pod(created=ago(15))), 10),
+        (view(attempt_status(), pod=pending_pod(created=ago(55))), 5),
         (view(attempt_status(), pod=pending_pod(created=ago(70))), 60),
         (view(attempt_status(), pod=pending_pod(created=ago(570))), 30),
         (
@@ -65,7 +67,19 @@ ABORTED = {"attempt": 1, "exit": an_exit("Aborted", "aborted")}
             ),
             99,
         ),
+        # An unanswered directive: acknowledged, and shown as pending, by an attempt that has not said anything later.
         (view(attempt_status(), pod=running_pod(), seen=Seen(directive=ago(1)), control={"mode": "Pause"}), 1),
+        (view(attempt_status(), pod=running_pod(), seen=Seen(directive=ago(3)), control={"mode": "Pause"}), 57),
+        (
+            view(
+                attempt_status(),
+                pod=running_pod(),
+                snapshot={"attempt": 1},
+                seen=Seen(directive=ago(3)),
+                control={"mode": "Pause"},
+            ),
+            None,
+        ),
         (
             view(
                 attempt_status(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -274,16 +275,92 @@ def test_limits_are_pending_until_they_are_answered() -> None:
 
 
 def test_a_directive_that_lands_within_moments_is_not_reported_as_pending() -> None:
-    old = render(view(attempt_status(), pod=running_pod()))
+    going: dict[str, Any] = {"pod": running_pod(), "snapshot": {"attempt": 1}}
+    old = render(view(attempt_status(), **going))
 
-    fresh = view(old, pod=running_pod(), seen=Seen(directive=ago(1)), generation=2, control={"mode": "Pause"})
-    waiting = view(old, pod=running_pod(), seen=Seen(directive=ago(3)), generation=2, control={"mode": "Pause"})
+    fresh = view(old, **going, seen=Seen(directive=ago(1)), generation=2, control={"mode": "Pause"})
+    waiting = view(old, **going, seen=Seen(directive=ago(3)), generation=2, control={"mode": "Pause"})
 
     assert render(fresh) == old
     status = render(waiting)
     assert status["observedGeneration"] == 2
     assert shown(status)["ControlPending"] == "True"
     assert message(status, "ControlPending") == "Pause: lands at the next turn boundary"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "attempt", "snapshot", "control", "want"),
+    [
+        (3, 1, None, {"mode": "Pause"}, None),
+        (3, 2, {"attempt": 1}, {"mode": "Pause"}, None),
+        (3, 2, {"attempt": 2}, {"mode": "Pause"}, "True"),
+        (61, 1, None, {"mode": "Pause"}, "True"),
+        (3, 1, None, {"mode": "Abort"}, "True"),
+    ],
+)
+def test_a_directive_that_an_attempt_reads_when_it_has_started_is_acknowledged_and_no_condition(
+    seconds: int, attempt: int, snapshot: dict[str, Any] | None, control: dict[str, Any], want: str | None
+) -> None:
+    begun = attempt_status(attempt, observedGeneration=1)
+    seen = Seen(directive=ago(seconds), abort=ago(seconds))
+
+    status = render(view(begun, pod=pending_pod(attempt), snapshot=snapshot, seen=seen, generation=2, control=control))
+
+    assert (status["observedGeneration"], shown(status).get("ControlPending")) == (2, want)
+
+
+RELEASED = {"attempt": 1, "parked": parked("AwaitingApproval", released=True, wake=text(ago(1)))}
+SECOND_CRASH = attempt_status(2, "n1", conditions=[condition("Started")], attempts={"crashes": 1})
+LAST_CRASH = attempt_status(3, "n1", conditions=[condition("Started")], attempts={"crashes": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (view(), "Starting"),
+        (view(BEGUN, snapshot=RELEASED, terms=DURABLE), "Starting"),
+        (view(BEGUN, pod=ended_pod(1), terms=DURABLE), "Starting"),
+        (view(SECOND_CRASH, pod=ended_pod(1, 2), terms=DURABLE), "AttemptBackoff"),
+        (view(LAST_CRASH, pod=ended_pod(1, 3), terms=DURABLE), "Settling"),
+    ],
+)
+def test_from_the_number_of_an_attempt_to_its_pods_start_there_is_one_write(given: RunView, why: str) -> None:
+    begun = render(given)
+    numbered = view(begun, snapshot=RELEASED if given.snapshot else None, terms=given.terms)
+    made = replace(numbered, pod=pending_pod(begun["attempt"]))
+
+    assert begun["attempt"] == given.attempt + 1
+    assert reason(begun) == why
+    assert render(numbered) == begun
+    if why == "Starting":
+        assert render(made) == begun
+
+
+def test_what_begins_an_attempt_is_acknowledged_in_the_same_write() -> None:
+    given = {"approvals": {"t1-0-9f2c11ab": {"decision": "Approve"}}}
+    waiting = {
+        **RELEASED,
+        "pendingApprovals": [
+            {"callId": "t1-0-9f2c11ab", "tool": "refund", "step": "talk", "requestedAt": text(ago(60))}
+        ],
+    }
+    old = {**BEGUN, "observedGeneration": 1}
+
+    status = render(
+        view(old, snapshot=waiting, seen=Seen(directive=ago(0)), generation=2, terms=DURABLE, control=given)
+    )
+
+    assert (status["attempt"], status["observedGeneration"]) == (2, 2)
+    assert "ControlPending" not in shown(status)
+
+
+def test_a_park_is_written_once_whether_or_not_it_has_let_go_of_its_pod() -> None:
+    held = view(BEGUN, pod=running_pod(), snapshot={"attempt": 1, "parked": parked("AwaitingApproval")}, terms=DURABLE)
+    written = render(held)
+
+    released = {"attempt": 1, "parked": parked("AwaitingApproval", released=True)}
+    assert render(view(written, pod=running_pod(), snapshot=released, terms=DURABLE)) == written
+    assert render(view(written, snapshot=released, terms=DURABLE)) == written
 
 
 def test_a_directive_waits_for_the_call_that_runs() -> None:

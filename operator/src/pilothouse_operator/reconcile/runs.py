@@ -14,7 +14,6 @@ from pilothouse_api.v1alpha1.agentrun import AgentRunSpec, AgentRunStatus, Snaps
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_kubernetes.client import (
     AGENTRUNS,
-    EVENTS,
     PODS,
     AlreadyExists,
     Forbidden,
@@ -40,6 +39,7 @@ from pilothouse_operator.events import build_event, plan_events
 from pilothouse_operator.finished import read_finished
 from pilothouse_operator.looks import next_look
 from pilothouse_operator.plans import NoPlan, StoredPlan
+from pilothouse_operator.pod_warnings import PodWarnings
 from pilothouse_operator.pods import PodView, read_pod
 from pilothouse_operator.reconcile.children import Children, find_lineage
 from pilothouse_operator.reconcile.supervision import Supervision
@@ -60,7 +60,6 @@ from pilothouse_operator.situation import (
 )
 from pilothouse_operator.start_problems import (
     WEBHOOK_UNAVAILABLE,
-    StartProblem,
     explain_refusal,
     problem_of_events,
 )
@@ -117,6 +116,7 @@ class RunReconciler:
         self._claims: dict[tuple[str, str], str] = {}
         """Uid of the run that was let begin last, by namespace and session."""
         self._pods = desk.settings.pods()
+        self._warnings = PodWarnings(desk.client)
         self._children = Children(desk)
         self._supervision = Supervision(desk)
 
@@ -162,7 +162,8 @@ class RunReconciler:
         snapshot = read_snapshot(run)
         pod, ghost = self._find_pod(run)
         if pod is not None and is_silent(pod, now):
-            pod = replace(pod, problem=await self._ask_events(run, pod))
+            warnings = await self._warnings.of_pod(run.metadata.namespace or "", pod.uid)
+            pod = replace(pod, problem=problem_of_events(warnings))
         view = RunView(run, now, snapshot, pod, ghost, run.status.plan, children=tuple(run.status.children))
         view = replace(view, seen=self._look(view))
         if view.wants_abort and not view.has_begun:
@@ -205,12 +206,6 @@ class RunReconciler:
         pod, ghost = (read_pod(raw) if raw is not None else None for raw in (cache.get(key), cache.ghost(key)))
         own = [one if one is not None and one.owner_uid == run.metadata.uid else None for one in (pod, ghost)]
         return own[0], own[1]
-
-    async def _ask_events(self, run: AgentRun, pod: PodView) -> StartProblem | None:
-        """Return what the events of a pod say that gives no reason itself for not starting."""
-        selector = f"involvedObject.uid={pod.uid},type=Warning"
-        pages = self._desk.client.list_pages(EVENTS, run.metadata.namespace, field_selector=selector)
-        return problem_of_events([event async for page in pages for event in page])
 
     async def _find_plan(self, raw: Raw, run: AgentRun) -> StoredPlan | NoPlan | NotResolved:
         namespace, uid = run.metadata.namespace or "", run.metadata.uid or ""
