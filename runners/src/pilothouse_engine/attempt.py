@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any, Literal
 
-from msgspec import field
-
 from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.values import Value
@@ -63,4 +61,4 @@ class Attempt(Value):
 
     number: int
     settle: SettleCause | None = None
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = Settings()

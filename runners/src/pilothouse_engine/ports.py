@@ -91,7 +91,7 @@ class ModelReply(Value):
     text: str = ""
     calls: tuple[RequestedCall, ...] = ()
     finish: Literal["Stop", "Length"] = "Stop"
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     raw: Mapping[str, Any] | None = None
     mark: int | None = None
 

@@ -36,7 +36,7 @@ class Question(Value):
     tool: str = ""
     args: Mapping[str, Any] = field(default_factory=dict)
     effect: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
