@@ -28,26 +28,23 @@ class Cut(Enum):
 class Alarm:
     """One deadline; `cancel` makes it harmless."""
 
-    __slots__ = ("_ring", "when")
+    __slots__ = ("_ring", "is_cancelled", "when")
 
     def __init__(self, when: float, ring: Callable[[], None]) -> None:
         self.when = when
-        self._ring: Callable[[], None] | None = ring
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it will not ring."""
-        return self._ring is None
+        self.is_cancelled = False
+        """Whether it will not ring any more."""
+        self._ring = ring
 
     def cancel(self) -> None:
         """Never ring."""
-        self._ring = None
+        self.is_cancelled = True
 
     def ring(self) -> None:
         """Ring once."""
-        ring, self._ring = self._ring, None
-        if ring is not None:
-            ring()
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self._ring()
 
 
 class Alarms:

@@ -246,7 +246,7 @@ def plan_batch(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     planned = catalog.offer(visit)
     limits = catalog.limits(visit.step, state.limits)
     action = _plan_closing(state, inputs, limits)
-    if action is None and visit.is_gated:
+    if action is None and visit.is_gated and any(call.finished and not call.is_judged for call in visit.calls):
         from pilothouse_engine.guardrails.judgements import judge_result  # most runs have no guardrail
 
         action = judge_result(catalog, state, inputs)

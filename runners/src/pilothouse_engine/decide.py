@@ -270,7 +270,7 @@ def _run_graph_step(catalog: Catalog, state: RunState, inputs: Inputs, visit: Vi
     arguments = catalog.params_digest(visit.step)
     key = idempotency_key(catalog, visit, state.turn, 0, visit.step, arguments)
     identity = call_id(state.turn, 0, arguments)
-    context = {**state.public_context(), **state.engine_context}
+    context = state.seen_context()
     if is_gated and catalog.policies(visit.step):
         from pilothouse_engine.step_gates import plan_step_gate
 

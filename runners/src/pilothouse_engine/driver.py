@@ -7,8 +7,9 @@ append.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never
 
 from msgspec.structs import replace
 
@@ -78,11 +79,13 @@ from pilothouse_engine.requests import asked_calls, build_request
 from pilothouse_engine.snapshot import build_snapshot, lost_snapshot, read_snapshot, run_exit
 from pilothouse_engine.state import BARRIER, RunState
 from pilothouse_engine.steps.contract import StepEnd
-from pilothouse_engine.steps.registry import EXECUTORS
+from pilothouse_engine.steps.registry import executor_of
 
 if TYPE_CHECKING:
+    from pilothouse_engine.guardrails.gates import Gate
     from pilothouse_engine.guardrails.judging import Desk
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 URGENT = frozenset(
@@ -206,8 +209,7 @@ class Driver:
         return self._epoch + self._ports.clock.monotonic()
 
     def _check_lost(self) -> None:
-        self._publisher.check()
-        lost = self._publisher.lost
+        lost = self._publisher.check()
         if lost is not None:
             raise _Ends(_lost(lost))
 
@@ -306,7 +308,7 @@ class Driver:
             return
         self._must_flush = False
         entries, self._buffer = self._buffer, []
-        await self._until_available(lambda: self._ports.journal.append(self._attempt.number, self._flushed, entries))
+        await self._until_available(self._ports.journal.append, self._attempt.number, self._flushed, entries)
         self._flushed += len(entries)
         frames, self._frames = self._frames, []
         for frame in frames:  # nobody is shown what a crash could still undo
@@ -322,12 +324,14 @@ class Driver:
             self._commit((ParkEnded(self._now(), "JournalLost", since),))
             await self._flush()
 
-    async def _until_available(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _until_available(
+        self, work: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **options: P.kwargs
+    ) -> T:
         """Ask the journal until it answers; the run is parked meanwhile, which is published but cannot be journaled."""
         wait = FIRST_RETRY_SECONDS
         while True:
             try:
-                return await work()
+                return await work(*arguments, **options)
             except JournalUnavailable as error:
                 park = self._journal_lost = self._journal_lost or self._begin_outage("JournalLost", str(error))
             wait = await self._outlast(park, wait)
@@ -548,11 +552,13 @@ class Driver:
         """Return results with what the tools gate says of them at once."""
         visit = self._state.visit
         gate = self._catalog.gates(visit.step).tools if visit is not None and visit.is_gated else None
-        if gate is None:
-            return finished
+        return finished if gate is None else self._judge_finished(gate, finished)
+
+    @cached_property
+    def _judge_finished(self) -> "Callable[[Gate, Sequence[CallFinished]], Facts]":
         from pilothouse_engine.guardrails.judgements import judge_finished  # most runs have no guardrail
 
-        return judge_finished(gate, finished)
+        return judge_finished
 
     async def _run_call(self, execution: Execution) -> CallFinished | None:
         """Return what came of a call, None where it was interrupted."""
@@ -564,7 +570,7 @@ class Driver:
         if work.kind == "MCP":
             self._has_sessions = True
         end: StepEnd | TimedOut | Cut = await self._alarms.bound(
-            EXECUTORS[work.kind](work, self._ports), min(execution.timeout, self._remaining(began))
+            executor_of(work.kind)(work, self._ports), min(execution.timeout, self._remaining(began))
         )
         if end is Cut.INTERRUPTED:
             return None

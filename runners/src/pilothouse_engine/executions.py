@@ -71,7 +71,7 @@ def build_tool_execution(
         work = _read_slice(visit, arguments, limits.max_tool_result_chars, part)
         return Execution(started, work, 1.0, "ToolTimeout")
     timeout = min(limits.tool_timeout, float(tool.timeout_seconds or limits.tool_timeout))
-    context = {**state.public_context(), **state.engine_context, **arguments}
+    context = {**state.seen_context(), **arguments}
     return Execution(
         started,
         build_step_call(catalog, inputs, planned.work, planned.effect, key, context, arguments),

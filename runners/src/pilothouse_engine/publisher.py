@@ -70,12 +70,13 @@ class Publisher:
         self.is_held = False
         self._ring()
 
-    def check(self) -> None:
-        """Raise the fault of a write that failed behind the loop's back."""
+    def check(self) -> StoreFailure | None:
+        """Return `lost`; raises the fault of a write that failed behind the loop's back."""
         task = self._task
         if task is not None and task.done():
             self._task = None
             task.result()
+        return self.lost
 
     async def publish(self) -> StoreFailure | None:
         """Publish now; on a failure the next attempt is made later, on its own."""

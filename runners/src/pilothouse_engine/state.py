@@ -4,7 +4,6 @@
 forget is here, and everything that is here follows from the journal.
 """
 
-import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -355,10 +354,9 @@ class RunState(Struct):
             self.context_text = compact(self.context)
         return self.context_text
 
-    def public_context(self) -> dict[str, Any]:
-        """Return a deep copy of the context that models and tools may see."""
-        copy: dict[str, Any] = json.loads(self.context_json())
-        return copy
+    def seen_context(self) -> dict[str, Any]:
+        """Return what templates see: the public keys and the engine's own. Nobody changes a value of it."""
+        return {**self.context, **self.engine_context}
 
     def apply(self, fact: Fact) -> None:
         """Add a fact."""

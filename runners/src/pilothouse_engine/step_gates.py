@@ -96,7 +96,7 @@ def plan_approval_step(catalog: Catalog, state: RunState, inputs: Inputs, visit:
         return plan_unanswered(state, inputs)
     params = catalog.work(visit.step).params
     assert isinstance(params, Approval)
-    context = {**state.public_context(), **state.engine_context}
+    context = state.seen_context()
     try:
         title = render(params.title, context)
         shown = {path: lookup(context, path) for path in params.show}

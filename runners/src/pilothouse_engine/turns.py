@@ -1,9 +1,11 @@
 """A visit of an Agent step: opening, model calls with their holds, retries and fallbacks, and answers. Pure."""
 
 import logging
+from collections.abc import Callable
+from functools import cache
 from typing import TypeGuard, assert_never
 
-from pilothouse_api.plan import IntegrityError
+from pilothouse_api.plan import IntegrityError, Plan
 from pilothouse_api.signals import (
     ABORTED,
     BUDGET_EXCEEDED,
@@ -117,8 +119,8 @@ def _plan_opening(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     try:
         agent = catalog.agent(visit.step).agent
         if agent.mode == "Completion":
-            context = {**state.context, **state.engine_context}
-            return _open(inputs, gates, PromptOpened(inputs.now, open_completion(catalog.plan, agent, context)))
+            messages = open_completion(catalog.plan, agent, state.seen_context())
+            return _open(inputs, gates, PromptOpened(inputs.now, messages))
         messages, missing = open_autonomous(catalog.plan, agent, state.context)
     except NotSupported as error:
         return _exit(state, inputs, ERROR, "NotSupported", str(error))
@@ -164,7 +166,7 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", spent)
     if planned.agent.mode == "Completion":
         gated = _plan_gates(catalog, state, inputs, planned)
-        return gated or _plan_call(catalog, state, inputs, "Completion", *visit.next_attempt)
+        return gated or _plan_call(catalog, state, inputs, planned, "Completion", *visit.next_attempt)
     iteration = visit.replies + 1
     if iteration > limits.max_iterations:
         if state.mode == "Finish":
@@ -175,7 +177,7 @@ def _plan_turn(catalog: Catalog, state: RunState, inputs: Inputs) -> Action:
     if planned.asks_servers and visit.surface is None and purpose not in TOOLS_OFF:
         return ListTools(planned.agent)
     gated = _plan_gates(catalog, state, inputs, planned)
-    return gated or _plan_call(catalog, state, inputs, purpose, 0, 1)
+    return gated or _plan_call(catalog, state, inputs, planned, purpose, 0, 1)
 
 
 def _plan_gates(catalog: Catalog, state: RunState, inputs: Inputs, planned: PlannedStep) -> Action | None:
@@ -194,15 +196,22 @@ def _plan_policy(catalog: Catalog, state: RunState, inputs: Inputs, planned: Pla
     assert visit is not None
     if not planned.model_policies:
         return None
-    from pilothouse_engine.policies.gating import plan_verdict, question_of_turn, say_denial
-
     if visit.judged_turn != state.next_turn:
-        question = question_of_turn(catalog.plan, state, planned.step, inputs.now)
-        return plan_verdict(planned.model_policies, question, "", inputs.now)
+        return _judge_turn()(catalog.plan, state, planned, inputs.now)
     verdict = visit.verdict
     if verdict is None or verdict.turn != state.next_turn or verdict.verdict != "Deny":
         return None
+    from pilothouse_engine.policies.gating import say_denial
+
     return _exit(state, inputs, POLICY_DENIED, "PolicyDenied", say_denial(verdict))
+
+
+@cache
+def _judge_turn() -> Callable[[Plan, RunState, PlannedStep, float], Action | None]:
+    """Return what judges a turn: most runs have no policy, and those that have one look it up once."""
+    from pilothouse_engine.policies.gating import judge_turn
+
+    return judge_turn
 
 
 def _purpose(planned: PlannedStep, state: RunState, limits: Limits, iteration: int) -> Purpose:
@@ -229,38 +238,45 @@ def _plan_recovery(planned: PlannedStep, state: RunState, inputs: Inputs) -> Act
 
 
 def _plan_call(
-    catalog: Catalog, state: RunState, inputs: Inputs, purpose: Purpose, endpoint: int, attempt: int
+    catalog: Catalog,
+    state: RunState,
+    inputs: Inputs,
+    planned: PlannedStep,
+    purpose: Purpose,
+    endpoint: int,
+    attempt: int,
 ) -> Action:
     """Reserve and start one attempt; with no room for it, a shorter wrap-up turn, else the step ends."""
     visit = state.visit
     assert visit is not None
-    prompt = _plan_prompt(catalog, visit, purpose, endpoint)
+    prompt = _plan_prompt(catalog, planned, visit, purpose, endpoint)
     if prompt is None:
         return _exit(state, inputs, ERROR, "ContextWindowExceeded", _say_too_long(catalog, visit, endpoint))
     limits = catalog.limits(visit.step, state.limits)
     remaining = limits.remaining(state.account, visit.account)
     price = catalog.price(visit.step, endpoint)
-    planned = catalog.offer(visit)
     longest = planned.endpoints[endpoint].max_output_tokens or ASSUMED_OUTPUT_TOKENS
     hold = reserve(prompt.bound, longest, price, remaining)
     if isinstance(hold, Hold):
-        return _call(catalog, state, inputs, purpose, endpoint, attempt, hold, prompt.level, None)
+        return _call(catalog, state, inputs, planned, purpose, endpoint, attempt, hold, prompt.level, None)
     refused = hold
     if purpose == "Completion":
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", refused.message)
     shorter: Purpose = "BudgetWrapUp" if purpose == "Regular" else purpose
-    prompt = _plan_prompt(catalog, visit, shorter, endpoint) or prompt
+    prompt = _plan_prompt(catalog, planned, visit, shorter, endpoint) or prompt
     room = room_for_answer(prompt.bound, longest, price, remaining)
     hold = reserve(prompt.bound, room, price, remaining) if room else refused
     if isinstance(hold, DoesNotFit):
         if purpose == "Finish":
             return _finish_without_answer(planned, state, inputs)
         return _exit(state, inputs, BUDGET_EXCEEDED, "BudgetExceeded", refused.message)
-    return _call(catalog, state, inputs, shorter, endpoint, attempt, hold, prompt.level, room)
+    return _call(catalog, state, inputs, planned, shorter, endpoint, attempt, hold, prompt.level, room)
 
 
-def _plan_prompt(catalog: Catalog, visit: Visit, purpose: Purpose, endpoint: int) -> Prompt | None:
-    tools = 0 if purpose in TOOLS_OFF else catalog.offer(visit).specs_bytes
+def _plan_prompt(
+    catalog: Catalog, planned: PlannedStep, visit: Visit, purpose: Purpose, endpoint: int
+) -> Prompt | None:
+    tools = 0 if purpose in TOOLS_OFF else planned.specs_bytes
     around = Around(tools, PINNED_BYTES.get(purpose, 0))
     return plan_prompt(visit, endpoint, catalog.context_window(visit.step, endpoint), around)
 
@@ -278,6 +294,7 @@ def _call(
     catalog: Catalog,
     state: RunState,
     inputs: Inputs,
+    planned: PlannedStep,
     purpose: Purpose,
     endpoint: int,
     attempt: int,
@@ -287,7 +304,6 @@ def _call(
 ) -> Action:
     visit = state.visit
     assert visit is not None
-    planned = catalog.offer(visit)
     model = planned.endpoints[endpoint]
     try:
         script = catalog.text(model.script) if model.script is not None else None
@@ -333,15 +349,15 @@ def _plan_after_failure(catalog: Catalog, state: RunState, inputs: Inputs) -> Ac
     landed = plan_interruption(state, inputs)
     if landed is not None and landed.mode == "Abort":  # retries may take minutes: an abort does not wait for them
         return Commit((landed,))
-    if failure is None:  # the call was interrupted and the run goes on: make it again
-        return _plan_call(catalog, state, inputs, model.purpose, model.endpoint, model.attempt)
     planned = catalog.offer(visit)
+    if failure is None:  # the call was interrupted and the run goes on: make it again
+        return _plan_call(catalog, state, inputs, planned, model.purpose, model.endpoint, model.attempt)
     after = attempt_after_failure(planned, visit)
     if after is None:
         return _exit(state, inputs, ERROR, FAILURE_CAUSES[failure.kind], say_failure(planned, visit))
     if inputs.now < after.due:
         return Sleep(after.due - inputs.now)
-    return _plan_call(catalog, state, inputs, model.purpose, after.endpoint, after.number)
+    return _plan_call(catalog, state, inputs, planned, model.purpose, after.endpoint, after.number)
 
 
 # ---------------------------------------------------------------- after a reply without calls

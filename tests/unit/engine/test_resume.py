@@ -314,7 +314,7 @@ async def test_the_folded_state_equals_the_state_of_the_run_that_wrote_it() -> N
     driver = Driver(run.plan, run.ports(), Attempt(1), Stop())
     await run.clock.run(driver.run())
     folded = await run.state()
-    driver._state.public_context(), folded.public_context()
+    driver._state.context_json(), folded.context_json()
     assert driver._state == folded
 
 

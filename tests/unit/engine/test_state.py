@@ -253,7 +253,7 @@ def test_the_context_is_encoded_anew_when_it_was_written_to() -> None:
     assert state.context_json() == '{"a":1}'
     fold(StepFinished(109.0, "resolved", {"b": 2}), state=state)
     assert state.context_json() == '{"a":1,"b":2}'
-    copy = state.public_context()
+    copy = state.seen_context()
     copy["a"] = 5
     assert state.context == {"a": 1, "b": 2}
 

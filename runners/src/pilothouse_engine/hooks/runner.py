@@ -18,7 +18,7 @@ from pilothouse_engine.settings import Settings
 from pilothouse_engine.snapshot import masked_text
 from pilothouse_engine.state import RunState
 from pilothouse_engine.steps.contract import StepCall, StepUnknown
-from pilothouse_engine.steps.registry import EXECUTORS
+from pilothouse_engine.steps.registry import executor_of
 
 MAX_IN_FLIGHT = 4
 """Notifications that are sent at once."""
@@ -107,7 +107,7 @@ class Hooks:
             may_repeat=effect != "Once",
             settings=self._settings,
         )
-        end = await self._alarms.bound(EXECUTORS[step.kind](call, self._ports), _longest(params, call.may_repeat))
+        end = await self._alarms.bound(executor_of(step.kind)(call, self._ports), _longest(params, call.may_repeat))
         if isinstance(end, Cut):
             return f"step {step.id} was not answered in time"
         if isinstance(end, StepUnknown):

@@ -12,6 +12,7 @@ from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.account import NANO
 from pilothouse_engine.actions import AskPolicy, Commit
+from pilothouse_engine.catalog import PlannedStep
 from pilothouse_engine.facts import PolicyJudged
 from pilothouse_engine.policies.evaluation import PlannedPolicy, decide_by_expressions, judge_call
 from pilothouse_engine.policies.questions import Question, Usage
@@ -30,6 +31,11 @@ def plan_verdict(
     if not decision.rule:
         return None
     return Commit((_judged(question, call, decision, now, is_asked=False),))
+
+
+def judge_turn(plan: Plan, state: RunState, planned: PlannedStep, now: float) -> Commit | AskPolicy | None:
+    """Return how the model call of the turn that begins gets its verdict, as `plan_verdict` does."""
+    return plan_verdict(planned.model_policies, question_of_turn(plan, state, planned.step, now), "", now)
 
 
 async def ask_policy(action: AskPolicy, http: Http, now: Callable[[], float]) -> PolicyJudged:

@@ -1,5 +1,6 @@
 """Function: a Python callable of the author's, run in a child process."""
 
+from copy import deepcopy
 from typing import Any
 
 from pilothouse_api.plan import text_key
@@ -52,10 +53,10 @@ async def execute_function(call: StepCall, ports: Ports) -> StepEnd:
 
 
 def _arguments_of(call: StepCall, function: FunctionCall) -> dict[str, Any]:
-    if function.arguments is None:
-        return public_context(call)
-    rendered: dict[str, Any] = render_value(function.arguments, call.context)
-    return rendered
+    """Return a deep copy: author code may change what it is given, and the context is the run's own."""
+    given = public_context(call) if function.arguments is None else render_value(function.arguments, call.context)
+    copy: dict[str, Any] = deepcopy(given)
+    return copy
 
 
 def _source_of(call: StepCall, function: FunctionCall) -> str | None:

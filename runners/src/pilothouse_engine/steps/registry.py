@@ -1,52 +1,54 @@
 """The table of executors by step kind. Agent steps are the loop itself; the other kinds come with their issues."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 
-from pilothouse_engine.ports import Ports
-from pilothouse_engine.steps.contract import StepCall, StepExecutor, StepRun
+from pilothouse_engine.steps.contract import StepExecutor
 from pilothouse_engine.steps.response import execute_response
 
 
-def execute_api_call(call: StepCall, ports: Ports) -> StepRun:
-    """Make an HTTP call; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps.api_call import execute_api_call as execute
+def _api_call() -> StepExecutor:
+    from pilothouse_engine.steps.api_call import execute_api_call
 
-    return execute(call, ports)
-
-
-def execute_mcp(call: StepCall, ports: Ports) -> StepRun:
-    """Call a tool of an MCP server; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps.mcp import execute_mcp as execute
-
-    return execute(call, ports)
+    return execute_api_call
 
 
-def execute_resource(call: StepCall, ports: Ports) -> StepRun:
-    """Call the Kubernetes API; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps.resource import execute_resource as execute
+def _mcp() -> StepExecutor:
+    from pilothouse_engine.steps.mcp import execute_mcp
 
-    return execute(call, ports)
-
-
-def execute_router(call: StepCall, ports: Ports) -> StepRun:
-    """Choose a signal; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps.router import execute_router as execute
-
-    return execute(call, ports)
+    return execute_mcp
 
 
-def execute_function(call: StepCall, ports: Ports) -> StepRun:
-    """Run author code; what that takes is imported by the runs that do it."""
-    from pilothouse_engine.steps.function import execute_function as execute
+def _resource() -> StepExecutor:
+    from pilothouse_engine.steps.resource import execute_resource
 
-    return execute(call, ports)
+    return execute_resource
 
 
-EXECUTORS: Mapping[str, StepExecutor] = {
-    "APICall": execute_api_call,
-    "MCP": execute_mcp,
-    "Resource": execute_resource,
-    "Router": execute_router,
-    "Function": execute_function,
-    "Response": execute_response,
+def _router() -> StepExecutor:
+    from pilothouse_engine.steps.router import execute_router
+
+    return execute_router
+
+
+def _function() -> StepExecutor:
+    from pilothouse_engine.steps.function import execute_function
+
+    return execute_function
+
+
+EXECUTORS: Mapping[str, Callable[[], StepExecutor]] = {
+    "APICall": _api_call,
+    "MCP": _mcp,
+    "Resource": _resource,
+    "Router": _router,
+    "Function": _function,
+    "Response": lambda: execute_response,
 }
+"""What imports the executor of a kind."""
+
+
+@cache
+def executor_of(kind: str) -> StepExecutor:
+    """Return what executes a step of a kind; what that takes is imported by the runs that do it, once."""
+    return EXECUTORS[kind]()
