@@ -23,7 +23,7 @@ class Administrator:
             base_url=cluster.url,
             verify=ssl.create_default_context(cafile=str(cluster.ca_path)),
             headers={"Authorization": f"Bearer {cluster.token}"},
-            timeout=30,
+            timeout=90,
         )
 
     def create(self, *, attempt: int = 1, **spec: Any) -> StoredRun:

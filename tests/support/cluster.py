@@ -11,6 +11,7 @@ that was started before stays outside. One process can enter one cluster, hence 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import time
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,11 @@ class LocalCluster(ForeignCluster):
     def audit_log(self) -> Path:
         """One JSON event a line for every answered request, at level Metadata, without the stage RequestReceived."""
         return self.logs / "audit.log"
+
+    def audit_events(self, holding: str = "") -> list[dict[str, Any]]:
+        """Return what the audit log tells on lines that hold a word; one that is being written is left out."""
+        lines = self.audit_log.read_text().rpartition("\n")[0].splitlines()
+        return [json.loads(line) for line in lines if holding in line]
 
     @property
     def namespace_path(self) -> Path:

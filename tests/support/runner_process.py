@@ -98,7 +98,7 @@ def read_frames_until(process: subprocess.Popen[str], kind: str, **fields: Any) 
     raise AssertionError(f"the runner ended without the frame {kind} {fields}: {lines}\n{process.communicate()[1]}")
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 60) -> tuple[int, list[dict[str, Any]]]:
+def finish(process: subprocess.Popen[str], timeout: float = 150) -> tuple[int, list[dict[str, Any]]]:
     """Wait for the end; return the exit code and the rest of the log lines. stderr must be empty."""
     out, err = process.communicate(timeout=timeout)
     assert err == ""
@@ -153,7 +153,7 @@ def until(administrator: Administrator, pod: RunnerPod, condition: Callable[[dic
     """Wait until the published snapshot is as wanted."""
 
     async def poll() -> dict[str, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not condition(snapshot := run_status(administrator, pod)):  # noqa: ASYNC110 - another process's work
                 await asyncio.sleep(0.05)
             return snapshot

@@ -42,7 +42,7 @@ async def open_desk(office: Office, cluster: LocalCluster, **settings: Any) -> A
         await asyncio.sleep(0.01)
     try:
         # No TLS here: to load the authorities of the machine would take longer than most tests.
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{host.port}", timeout=30, verify=False) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{host.port}", timeout=90, verify=False) as client:
             yield Desk(office, host, client)
     finally:
         host.stop()

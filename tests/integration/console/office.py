@@ -95,7 +95,7 @@ class Desk:
         return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-async def eventually(look: Callable[[], Any], seconds: float = 30.0) -> Any:
+async def eventually(look: Callable[[], Any], seconds: float = 90.0) -> Any:
     """Return the first truthy answer; fail after so many seconds."""
     deadline = time.monotonic() + seconds
     while True:

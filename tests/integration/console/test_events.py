@@ -32,7 +32,7 @@ class Follower:
         self.events: list[tuple[str, Any, str | None]] = []
 
     async def until(self, event: str, turn: int | None = None) -> None:
-        async with asyncio.timeout(20), self._request as answer:
+        async with asyncio.timeout(90), self._request as answer:
             assert answer.status_code == 200, answer
             fields: dict[str, str] = {}
             async for line in answer.aiter_lines():

@@ -157,7 +157,7 @@ async def _is_met(a: Side, b: Side) -> bool:
     return all({one["name"] for one in view["clusters"] if one["isShown"]} == {"a", "b"} for view in views)
 
 
-async def eventually(look: Callable[[], Awaitable[Any]], seconds: float = 40.0) -> Any:
+async def eventually(look: Callable[[], Awaitable[Any]], seconds: float = 90.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := await look()):
         assert time.monotonic() < deadline, f"not within {seconds} s"

@@ -122,7 +122,7 @@ class Person:
             case.path_parameters = {**case.path_parameters, "namespace": place[0], "name": place[1]}
         if isinstance(case.query, dict) and isinstance(case.query.get("wait"), (int, float)):
             case.query["wait"] = min(case.query["wait"], 0.01)  # nobody lets these directives land
-        answer = case.call(headers=self.desk.headers(self.who), timeout=20)
+        answer = case.call(headers=self.desk.headers(self.who), timeout=90)
         self.asked[answer.status_code] += 1
         case.validate_response(answer, checks=CHECKS)
         assert SECRET not in answer.text

@@ -57,14 +57,14 @@ def _wait_for_policies(world: World) -> None:
         "child-runs": lambda: alice.create(world.namespace, MARKED_AS_A_CHILD, dry_run=True),
         "runner-pods": lambda: world.admin.call("POST", pods, RUNNER_POD, dryRun="All"),
     }
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while probes:
         for policy, probe in list(probes.items()):
             answer = probe()
             if not answer.is_accepted:
                 assert f"'pilothouse-{policy}'" in answer.message, answer
                 del probes[policy]
-            assert time.monotonic() < deadline, f"{policy} is not in force after 30 s: {answer}"
+            assert time.monotonic() < deadline, f"{policy} is not in force after 90 s: {answer}"
 
 
 MARKED_AS_A_CHILD = {

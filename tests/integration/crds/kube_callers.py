@@ -52,7 +52,7 @@ class Caller:
         payload = None if body is None else json.dumps(body).encode()
         parameters = "&".join(f"{key}={value}" for key, value in query.items())
         response = self.pool.request(
-            method, f"{self.cluster.url}{path}?{parameters}", body=payload, headers=headers, timeout=30, retries=False
+            method, f"{self.cluster.url}{path}?{parameters}", body=payload, headers=headers, timeout=90, retries=False
         )
         warnings = tuple(value for key, value in response.headers.items() if key == "Warning")
         return Answer(response.status, json.loads(response.data), warnings)

@@ -174,7 +174,7 @@ def actions(raw: Raw) -> list[Raw]:
     return found
 
 
-async def wait_run(stage: Stage, fits: Callable[[Raw], Any], name: str = "r1", seconds: float = 30) -> Raw:
+async def wait_run(stage: Stage, fits: Callable[[Raw], Any], name: str = "r1", seconds: float = 120) -> Raw:
     """Wait until a run is as it should be."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:

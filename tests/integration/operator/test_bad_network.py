@@ -86,7 +86,7 @@ async def test_a_watch_that_breaks_off_is_taken_up_again(stage: Stage, proxy: Fa
     await eventually(hit)
     proxy.heal()
 
-    await stage.wait_phase("Succeeded", seconds=30)
+    await stage.wait_phase("Succeeded")
     assert operator.process is not None and operator.process.returncode is None
 
 
@@ -100,8 +100,8 @@ async def test_what_a_silent_watch_hides_is_found_by_the_sweep(stage: Stage, pro
     await stage.succeed()
     await stage.apply_run("r2")
 
-    await stage.wait_phase("Succeeded", seconds=40)
-    await stage.wait_pod("r2-1", 40)
+    await stage.wait_phase("Succeeded")
+    await stage.wait_pod("r2-1")
 
     _, text = await operator.get("/metrics")
     assert 'pilothouse_operator_sweep_drift_total{kind="AgentRun"}' in text
@@ -111,7 +111,7 @@ async def test_a_lease_that_cannot_be_renewed_ends_the_process(stage: Stage, pro
     operator = await stage.operator(LEASE_SECONDS="4", RENEW_SECONDS="3", RETRY_SECONDS="0.5").start()
     proxy.inject("Hang", lambda request: "/leases/" in request.path)
 
-    assert await operator.wait(15) == 3
+    assert await operator.wait() == 3
 
 
 async def test_an_api_server_that_hangs_at_the_start_is_waited_for(stage: Stage, proxy: FaultProxy) -> None:
@@ -123,7 +123,7 @@ async def test_an_api_server_that_hangs_at_the_start_is_waited_for(stage: Stage,
     await stays(lambda: ready(operator), False, 0.5)
     proxy.heal()
 
-    await operator.wait_logged("operator.loaded", 30)
+    await operator.wait_logged("operator.loaded")
     assert await ready(operator)
 
 

@@ -242,5 +242,5 @@ async def test_a_task_outlives_its_run_and_its_end_is_told_in_the_next_run_of_th
         one = await report()
         return one if one is not None and "exit" in one else None
 
-    known = await eventually(told, 15)
+    known = await eventually(told)
     assert known is not None and (known["exit"]["reason"], known["result"]) == ("Complete", {"found": 3})

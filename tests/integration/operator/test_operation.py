@@ -86,7 +86,7 @@ async def test_a_sweep_of_a_healthy_operator_finds_nothing(stage: Stage) -> None
         lists = 'pilothouse_operator_reconciles_total{kind="Finished",result="Done"}'
         return any(line.startswith(lists) and float(line.split()[-1]) >= 6 for line in text.splitlines())
 
-    await eventually(swept, 30)
+    await eventually(swept)
     _, text = await operator.get("/metrics")
     assert "pilothouse_operator_sweep_drift_total{" not in text
 

@@ -337,7 +337,7 @@ async def test_a_run_that_is_deleted_takes_plan_and_pod_with_it(stage: Stage) ->
             return "deletionTimestamp" in (await stage.wait_pod("r1-1"))["metadata"]
         return False
 
-    await eventually(gone, 30)
+    await eventually(gone)
     await stage.finalize_pod("r1-1")
     await stage.apply_run()
     fresh = await stage.start_pod("r1-1")

@@ -271,7 +271,7 @@ async def wait_events(stage: Stage, found: dict[Cell, Raw]) -> dict[str, list[Ra
                     events[name].append(raw)
         return events if all(events.values()) else None
 
-    events = await eventually(look, 30)
+    events = await eventually(look)
     assert events is not None
     return events
 
@@ -296,7 +296,7 @@ async def assert_counters(stage: Stage, found: dict[Cell, Raw]) -> None:
                 return None
         return "all"
 
-    await eventually(look, 30)
+    await eventually(look)
 
 
 async def assert_metrics(answer: tuple[int, str]) -> None:

@@ -140,7 +140,7 @@ def test_a_fleet_is_parked_with_one_watch_whatever_else_becomes_of_its_runs(
     }
     assert "27/30 parked" in terminal.said
     assert "1 kept until they go on" in terminal.said
-    events = [json.loads(line) for line in crds.audit_log.read_text().splitlines()]
+    events = crds.audit_events()
     theirs = [event for event in events if "OpenAPI-Generator" in event.get("userAgent", "")]
     asked = Counter(event["verb"] for event in theirs if team in event["requestURI"])
     named = Counter(event["verb"] for event in theirs if event["objectRef"].get("name") in {run.name for run in runs})

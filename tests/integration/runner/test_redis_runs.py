@@ -37,7 +37,7 @@ def where(redis: RedisServer) -> dict[str, str]:
 def test_a_run_loses_no_turn_where_runner_and_redis_are_killed_by_turns(
     administrator: Administrator, pod_of: StartPod, redis: RedisServer
 ) -> None:
-    pod = pod_of(napping_plan(6, delay=0.1))
+    pod = pod_of(napping_plan(6, delay=0.4))
     for attempt in (1, 2):
         administrator.set_status(pod.run.name, attempt=attempt)
         process = pod.start(attempt=attempt, **where(redis))

@@ -55,14 +55,14 @@ def test_a_run_is_paused_steered_resumed_and_finished_by_patches(
 def test_sigterm_releases_a_run_and_the_next_attempt_goes_on_with_its_journal(
     administrator: Administrator, pod_of: StartPod
 ) -> None:
-    pod = pod_of(napping_plan(6, delay=0.3))
+    pod = pod_of(napping_plan(6, delay=0.8))
     first = pod.start()
     read_frames_until(first, "Iteration", iteration=2)
     began = time.monotonic()
     first.terminate()
     code, lines = finish(first)
     assert code == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert lines[-1]["message"].startswith("released at turn ")
     assert run_status(administrator, pod)["parked"]["released"] is True
 
@@ -75,7 +75,7 @@ def test_sigterm_releases_a_run_and_the_next_attempt_goes_on_with_its_journal(
 
 
 def test_a_killed_runner_loses_no_turn(administrator: Administrator, pod_of: StartPod) -> None:
-    pod = pod_of(napping_plan(6, delay=0.1))
+    pod = pod_of(napping_plan(6, delay=0.4))
     for attempt in (1, 2, 3):
         administrator.set_status(pod.run.name, attempt=attempt)
         process = pod.start(attempt=attempt)

@@ -33,7 +33,7 @@ class ToolServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.done.append((self.headers["Idempotency-Key"], body["n"]))
-                server.gate.wait(30)
+                server.gate.wait(150)
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.end_headers()
