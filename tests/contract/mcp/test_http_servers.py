@@ -19,8 +19,8 @@ from pilothouse_api.names import audience_token_file
 from pilothouse_api.v1alpha1.steps import McpServer
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult
 from pilothouse_engine.testing.secrets import DictSecrets
-from pilothouse_runner.adapters.mcp import SdkMcp
-from support.mcp_servers.clients import MakeClient
+from pilothouse_runner.adapters.mcp import SdkMcp, session
+from support.mcp_servers.clients import MakeClient, until
 from support.mcp_servers.http_servers import sdk_http_server, serving
 from support.mcp_servers.raw_http import Exchange, RawServer, hang, raw_http_server
 from support.mcp_servers.sdk_server import tool
@@ -607,7 +607,10 @@ async def test_a_server_that_hangs_costs_its_deadline_and_no_more(method: str, a
             assert time.monotonic() - began < 40.0
 
 
-async def test_an_abort_tells_the_server_and_leaves_nothing(a_client: MakeClient) -> None:
+async def test_an_abort_tells_the_server_and_leaves_nothing(
+    a_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "COURTESY_SECONDS", 20.0)  # this server only may be slow
     with sdk_http_server() as server:
         async with a_client() as mcp:
             work = asyncio.create_task(call(mcp, at(server.url), "sleep", seconds=60))
@@ -618,7 +621,7 @@ async def test_an_abort_tells_the_server_and_leaves_nothing(a_client: MakeClient
                 await work
             assert time.monotonic() - began < 30.0
             assert server.methods()[-1] == "notifications/cancelled"
-        assert server.state.cancelled == 1
+        await until(lambda: server.state.cancelled == 1)
 
 
 async def test_an_abort_is_not_held_up_by_a_server_that_hangs(a_client: MakeClient) -> None:

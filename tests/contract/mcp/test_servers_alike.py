@@ -71,7 +71,7 @@ async def reached(kind: str, address: str, a_client: MakeClient) -> AsyncIterato
 @pytest.mark.parametrize("kind", ["fake", "http", "stdio"])
 async def test_a_server_lists_and_calls(kind: str, address: str, a_client: MakeClient) -> None:
     async with reached(kind, address, a_client) as world:
-        listing = await world.mcp.list_tools(world.server, 30.0)
+        listing = await world.mcp.list_tools(world.server, 60.0)
         assert isinstance(listing, McpListing)
         assert listing.tools[0] == McpTool("echo", "Returns the text.", sdk_server.TEXT)
 
