@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from integration.operator.stage import Stage, answered, condition, eventually, park, stays
+from integration.operator.stage import Stage, answered, condition, eventually, now, park, stays
 from pilothouse_api import names
 from pilothouse_kubernetes.client import (
     AGENTRUNS,
@@ -322,15 +322,46 @@ async def test_an_unsupervised_run_stays_within_the_budget_of_writes(stage: Stag
     await stage.wait_phase("Succeeded")
 
     await eventually(lambda: deleted_by_operator(stage))
-    writes = Counter(
-        f"{event['verb']} {resource_of(event)}"
-        for event in await audit(stage)
-        if event["objectRef"]["name"].startswith("r1")
-    )
+    writes = await count_writes(stage)
     print(dict(writes))
     assert writes.pop("create events") <= 2
-    assert writes.pop("patch agentruns/status") <= 4
+    assert writes.pop("patch agentruns/status") <= 3  # the attempt's number, its start, the end
     assert writes == {"create configmaps": 1, "create pods": 1, "delete pods": 1, "patch agentruns": 1}
+
+
+async def test_a_decision_on_a_run_without_a_pod_costs_three_status_writes_until_its_end(stage: Stage) -> None:
+    await stage.operator(JOURNAL_CLAIM="journals").start()
+    await apply_all(stage)
+    await stage.start_pod("r1-1")
+    await stage.wait_phase("Running")
+    waits = {"callId": "t1-0-9f2c11ab", "tool": "refund", "step": "talk", "requestedAt": now()}
+    parked = {"turn": 1, "parked": park("AwaitingApproval"), "pendingApprovals": [waits]}
+    await stage.publish(**parked)
+    await stage.wait_phase("AwaitingApproval")
+    await stage.publish(**{**parked, "parked": park("AwaitingApproval", released=True)})
+    await stage.end_pod("r1-1", 0)
+    await eventually(lambda: deleted_by_operator(stage))
+    waiting = await count_writes(stage)
+
+    await stage.control(approvals={"t1-0-9f2c11ab": {"decision": "Approve"}})
+    await stage.wait_pod("r1-2")
+    begun = await stage.status()
+    await stays(lambda: phase(stage), "Pending", 2.5)  # past the patience with unanswered directives
+    await stage.start_pod("r1-2")
+    await stage.wait_phase("Running")
+    await stage.succeed(attempt=2, turn=2, journalLength=9)
+    await stage.wait_phase("Succeeded")
+
+    assert waiting["patch agentruns/status"] == 3
+    assert (await count_writes(stage))["patch agentruns/status"] == 6
+    assert begun["observedGeneration"] == 2
+    assert "ControlPending" not in {one["type"] for one in begun["conditions"]}
+
+
+async def count_writes(stage: Stage) -> Counter[str]:
+    """Count what the operator wrote about the run: `verb resource[/subresource]`."""
+    about = [event for event in await audit(stage) if event["objectRef"]["name"].startswith("r1")]
+    return Counter(f"{event['verb']} {resource_of(event)}" for event in about)
 
 
 async def test_a_pause_and_a_resume_that_land_at_once_cost_one_status_write_each(stage: Stage) -> None:
