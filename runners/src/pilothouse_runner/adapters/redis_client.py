@@ -155,24 +155,25 @@ class RedisClient:
         """Where it is, for messages."""
         return str(self._address)
 
-    async def call(self, *command: Word) -> Any:
+    async def call(self, *command: Word, then: Sequence[Word] | None = None) -> Any:
         """Return the reply to a command: bytes, int, list or None.
 
-        Raises RedisUnreachable, RedisUnanswered, RedisRefused.
+        `then` is a command that is sent right behind it, whose reply is dropped: Redis executes both before it flushes
+        its disk, once for both. Raises RedisUnreachable, RedisUnanswered, RedisRefused.
         """
         link = self._link
         if link is None or link.lost is not None:
             link = await self._open()
-        return await link.call(command)
+        return await link.call(command, then)
 
-    async def run(self, script: Script, key: str, *arguments: Word) -> Any:
-        """Return what a script gives, which is sent whole where Redis has forgotten it; raises as `call` does."""
+    async def run(self, script: Script, key: str, *arguments: Word, then: Sequence[Word] | None = None) -> Any:
+        """Return what a script gives, which is sent whole where Redis has forgotten it; takes and raises as `call`."""
         try:
-            return await self.call("EVALSHA", script.sha, 1, key, *arguments)
+            return await self.call("EVALSHA", script.sha, 1, key, *arguments, then=then)
         except RedisRefused as error:
             if error.code != "NOSCRIPT":
                 raise
-        return await self.call("EVAL", script.text, 1, key, *arguments)
+        return await self.call("EVAL", script.text, 1, key, *arguments, then=then)
 
     def send(self, commands: Sequence[tuple[Word, ...]]) -> bool:
         """Send commands without waiting for what they give, which is dropped.
@@ -252,13 +253,17 @@ class _Link(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._waiting: deque[asyncio.Future[Any] | None] = deque()
 
-    async def call(self, command: Sequence[Word]) -> Any:
+    async def call(self, command: Sequence[Word], then: Sequence[Word] | None = None) -> Any:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if self.lost is not None or self._transport is None:
             raise RedisUnreachable(self.lost or f"Redis at {self._address} is not connected")
         self._waiting.append(future)
-        self._transport.write(_pack(command))
+        if then is None:
+            self._transport.write(_pack(command))
+        else:
+            self._waiting.append(None)
+            self._transport.write(_pack(command) + _pack(then))
         late = loop.call_later(REPLY_SECONDS, self._give_up, f"did not answer within {REPLY_SECONDS:g} s")
         try:
             return await future

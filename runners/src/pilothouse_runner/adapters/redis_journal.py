@@ -95,15 +95,17 @@ class RedisJournal:
         batch = encode_batch(Batch(attempt, expected_seq, tuple(entries)))
         place = f"{expected_seq + len(entries)}-{attempt}" if entries else ""
         arguments = (place, batch, self._writer, attempt, expected_seq)
+        now = monotonic()
+        is_renewed = bool(entries) and now >= self._renew_at
         is_asked_again = self._unanswered == batch
         # Until there is an answer: also where this task is cancelled.
         self._unanswered = batch
         try:
-            verdict, number = await self._compare_and_add(*arguments, int(is_asked_again))
+            verdict, number = await self._compare_and_add(*arguments, int(is_asked_again), is_renewed=is_renewed)
         except RedisUnanswered:
             # Once more at once, over a new connection: most answers are lost because Redis has restarted.
             try:
-                verdict, number = await self._compare_and_add(*arguments, 1)
+                verdict, number = await self._compare_and_add(*arguments, 1, is_renewed=is_renewed)
             except RedisUnanswered as error:
                 raise self._unavailable(error) from None
         self._unanswered = self._said = None
@@ -111,17 +113,16 @@ class RedisJournal:
             raise Fenced(f"attempt {number} has written to the journal in Redis, this is attempt {attempt}")
         if verdict == b"length":
             raise Fenced(f"the journal in Redis holds {number} entries, attempt {attempt} expects {expected_seq}")
-        if entries:
-            self._renew()
-
-    def _renew(self) -> None:
-        now = monotonic()
-        if now >= self._renew_at and self._client.send([("EXPIRE", self._key, self._keep_seconds)]):
+        if is_renewed:
             self._renew_at = now + RENEW_SECONDS
 
-    async def _compare_and_add(self, *arguments: Word) -> tuple[bytes, int]:
+    async def _compare_and_add(self, *arguments: Word, is_renewed: bool) -> tuple[bytes, int]:
+        """Return the script's verdict. The expiry goes along, since by itself it would be a flush of Redis's disk; a
+        journal that is another's by now stays longer for it, until that one sets its own.
+        """
+        expire = ("EXPIRE", self._key, self._keep_seconds) if is_renewed else None
         try:
-            reply = await self._client.run(_APPEND, self._key, *arguments)
+            reply = await self._client.run(_APPEND, self._key, *arguments, then=expire)
         except (RedisUnreachable, RedisRefused) as error:
             raise self._unavailable(error) from None
         match reply:
