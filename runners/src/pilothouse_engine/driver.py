@@ -45,6 +45,7 @@ from pilothouse_engine.facts import (
     AttemptStarted,
     BarrierTimedOut,
     CallFinished,
+    CallStarted,
     ChildRequested,
     Fact,
     Facts,
@@ -57,6 +58,7 @@ from pilothouse_engine.facts import (
     ReplyReceived,
     SteerAnswered,
     StepEntered,
+    StepFinished,
     TextJudged,
     encode,
 )
@@ -79,7 +81,7 @@ from pilothouse_engine.requests import asked_calls, build_request
 from pilothouse_engine.snapshot import build_snapshot, lost_snapshot, read_snapshot, run_exit
 from pilothouse_engine.state import BARRIER, RunState
 from pilothouse_engine.steps.contract import StepEnd
-from pilothouse_engine.steps.registry import executor_of
+from pilothouse_engine.steps.registry import LOCAL_KINDS, executor_of
 
 if TYPE_CHECKING:
     from pilothouse_engine.guardrails.gates import Gate
@@ -295,11 +297,15 @@ class Driver:
     def _may_be_forgotten(self, fact: Fact) -> bool:
         """Tell whether a crash may forget a fact: what only reads is read again, and nothing was acted on yet.
 
-        A text is judged again with what its judges said, which is journaled.
+        A text is judged again with what its judges said, which is journaled. A step that asks nobody is made again.
         """
+        kind, visit = type(fact), self._state.visit
+        if kind is TextJudged or (visit is not None and visit.kind in LOCAL_KINDS):
+            return kind in (TextJudged, StepEntered, CallStarted, CallFinished)
+        if kind is StepFinished:
+            return self._catalog.steps[self._state.last_step_id or ""].kind in LOCAL_KINDS
         if not isinstance(fact, CallFinished):
-            return isinstance(fact, TextJudged)
-        visit = self._state.visit
+            return False
         call = visit.call_ids.get(fact.id) if visit is not None else None
         return call is not None and call.started is not None and call.started.effect == "ReadOnly"
 
@@ -539,7 +545,9 @@ class Driver:
 
     async def _execute(self, executions: tuple[Execution, ...]) -> None:
         self._commit(tuple(execution.started for execution in executions))
-        await self._flush()
+        visit = self._state.visit
+        if visit is None or visit.kind not in LOCAL_KINDS:
+            await self._flush()
         if len(executions) == 1:
             results = [await self._run_call(executions[0])]
         else:

@@ -25,7 +25,18 @@ from pilothouse_engine.ports import Directives, JournalUnavailable, ModelFailure
 from pilothouse_engine.run import Released
 from pilothouse_engine.testing.clock import START
 from pilothouse_engine.testing.mcp import InProcessMcp
-from unit.engine.scenarios import Scenario, agent_step, answer, build_plan, call, calls, function_tool, scenario, text
+from unit.engine.scenarios import (
+    Scenario,
+    agent_step,
+    answer,
+    build_plan,
+    call,
+    calls,
+    function_tool,
+    response_step,
+    scenario,
+    text,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -394,6 +405,23 @@ async def test_only_the_result_of_a_call_that_reads_may_wait_for_the_next_append
     await run.finish()
     (batch,) = [facts for facts in appended if "CallFinished" in facts]
     assert ("ModelStarted" in batch) is is_shared
+
+
+async def test_a_step_that_asks_nobody_is_journaled_with_what_follows_from_it() -> None:
+    routes = {"resolved": "choose"}
+    rule = {"cel": "ticket != ''", "signal": "go"}
+    router = {"id": "choose", "kind": "Router", "router": {"conditions": [rule]}, "routes": {"go": "say"}}
+    run = scenario([answer("resolved")], agent_step(routes=routes), router, response_step("say", text="ticket"))
+    append, appended = run.journal.append, []
+
+    async def note(attempt: int, seq: int, entries: Any) -> None:
+        appended.append([entry["fact"] for entry in entries])
+        await append(attempt, seq, entries)
+
+    run.journal.append = note  # type: ignore[method-assign]
+    await run.finish()
+    step = ["StepEntered", "CallStarted", "CallFinished", "StepFinished"]
+    assert appended[-2:] == [["ReplyReceived", "StepFinished"], [*step, *step, "RunEnded"]]
 
 
 async def test_what_shows_progress_is_published_within_a_second_and_results_with_the_next_turn() -> None:

@@ -47,6 +47,9 @@ EXECUTORS: Mapping[str, Callable[[], StepExecutor]] = {
 }
 """What imports the executor of a kind."""
 
+LOCAL_KINDS = frozenset({"Router", "Response"})
+"""Kinds that follow from the context and ask no port: a step of them acts on nothing, and may be made again."""
+
 
 @cache
 def executor_of(kind: str) -> StepExecutor:
