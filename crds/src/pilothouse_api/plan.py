@@ -5,7 +5,9 @@ Made by `pilothouse_control.resolve_plan`, stored by the operator in an immutabl
 """
 
 import json
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from pilothouse_api.digests import canonical_json, text_digest
 from pilothouse_api.v1alpha1.agent import AgentSpec
@@ -105,7 +107,7 @@ class Plan(Model):
     """`name/key` of the Secrets that the runner may read, sorted."""
     audiences: list[str] = []
     """Audiences of the tokens that the runner shows to MCP servers, sorted."""
-    ceilings: LiveCeilings = LiveCeilings()
+    ceilings: Annotated[LiveCeilings, Field(default_factory=LiveCeilings)]
     """Bounds of limits that are changed on the live run."""
     ancestor_policies: list[AncestorPolicy] = []
     """Policy lists of the runs that this one is a child of; the strictest verdict of all lists wins."""
@@ -122,10 +124,18 @@ class Plan(Model):
 
     @staticmethod
     def decode(text: str, want_digest: str | None = None) -> "Plan":
-        """Return the plan of a text; raises ValueError for another digest than the wanted one, or an unknown form."""
-        if want_digest is not None and text_digest(text) != want_digest:
+        """Return the plan of a text; raises ValueError for another digest than the wanted one, or an unknown form.
+
+        A text of the wanted digest is the one that `encode` once made of a plan that was valid: it is only read.
+        """
+        if want_digest is None:
+            return Plan.model_validate(json.loads(text))
+        if text_digest(text) != want_digest:
             raise ValueError(f"the plan's digest is {text_digest(text)}, but the run's status says {want_digest}")
-        return Plan.model_validate(json.loads(text))
+        raw = json.loads(text)
+        if not isinstance(raw, dict) or raw.get("format") != 1:
+            raise ValueError("the plan is not of the format 1, the one that this version reads")
+        return Plan.from_checked(raw)
 
     def agent_of(self, step: Step) -> AgentSpec:
         """Return the agent of an Agent step."""

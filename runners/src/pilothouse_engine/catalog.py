@@ -41,7 +41,7 @@ _READ_SPEC = ToolSpec(
         "additionalProperties": False,
     },
 )
-READ_TOOL = Tool(name=READ_TOOL_RESULT, parameters=dict(_READ_SPEC.parameters))
+READ_TOOL = Tool.from_checked({"name": READ_TOOL_RESULT, "parameters": dict(_READ_SPEC.parameters)})
 """The engine's own tool in the form of a declared one, so that its arguments are checked like theirs."""
 
 
@@ -116,7 +116,8 @@ class NotSupported(Exception):
 class Catalog:
     """The plan, indexed: what follows from it alone, for any number of attempts.
 
-    `known_price` and `known_window` are asked once for each endpoint.
+    `known_price` and `known_window` are asked once for each endpoint. `digest` is the plan's where it is known, else it
+    is made when it is asked for.
     """
 
     def __init__(
@@ -126,8 +127,10 @@ class Catalog:
         known_window: Callable[[ModelEndpoint], int | None],
         *,
         is_durable: bool,
+        digest: str | None = None,
     ) -> None:
         self.plan = plan
+        self._digest = digest
         self.is_durable = is_durable
         self.active_deadline = plan.active_deadline_seconds
         self.steps: dict[str, Step] = {step.id: step for step in plan.spec.steps}
@@ -147,7 +150,7 @@ class Catalog:
     @cached_property
     def digest(self) -> str:
         """The plan's digest, which the journal names."""
-        return text_digest(self.plan.encode())
+        return self._digest or text_digest(self.plan.encode())
 
     @cached_property
     def has_hooks(self) -> bool:
@@ -324,11 +327,12 @@ class Catalog:
         return PlannedTool(tool, work, tool.effect or work.effect)
 
 
-def catalog_of(plan: Plan | Catalog, ports: Ports) -> Catalog:
+def catalog_of(plan: Plan | Catalog, ports: Ports, digest: str | None = None) -> Catalog:
     """Return the catalog of a plan, where it is not one already, for the models and the journal of these ports."""
     if isinstance(plan, Catalog):
         return plan
-    return Catalog(plan, ports.model.price, ports.model.context_window, is_durable=ports.journal.durable)
+    model, is_durable = ports.model, ports.journal.durable
+    return Catalog(plan, model.price, model.context_window, is_durable=is_durable, digest=digest)
 
 
 def _tasks_of(planned: PlannedTool) -> Iterator[tuple[str, PlannedTool]]:

@@ -59,7 +59,7 @@ def effective_limits(
     is_durable: bool,
 ) -> Limits:
     """Combine limits: totals bind by their tighter one, all else is what was changed last, up to the ceilings."""
-    own, new = agent or AgentLimits(), changed or RunLimits()
+    own, new = agent or AgentLimits.from_checked({}), changed or RunLimits.from_checked({})
     on_timeout = new.on_pause_timeout or own.on_pause_timeout or ("Release" if is_durable else "Abort")
     return Limits(
         max_iterations=own.max_iterations if new.max_iterations is None else new.max_iterations,

@@ -158,7 +158,7 @@ async def run_in_cluster(
             find_cluster=lambda: Cluster(server, settings.namespace),
             sessions=open_sessions(settings, plan, redis),
         ) as ports:
-            catalog = catalog_of(plan, ports)
+            catalog = catalog_of(plan, ports, settings.plan_digest)
             if redis is not None:
                 observers.append(redis.look_keeper(catalog))
             end = await run_attempt(catalog, ports, attempt, stop, observers)

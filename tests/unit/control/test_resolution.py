@@ -2,10 +2,13 @@
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
@@ -35,6 +38,7 @@ from unit.control.manifests import (
     with_mcp,
 )
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 PLATFORM = Platform(runner_image="runner:1", durable_journal=True)
 
 
@@ -72,6 +76,44 @@ def test_a_plan_survives_being_stored_and_read() -> None:
     text = plan.encode()
     assert Plan.decode(text, text_digest(text)).encode() == text
     assert json.loads(text)["format"] == 1
+
+
+@pytest.mark.parametrize("name", ["incident-desk", "refund-desk", "review-router", "supervised", "support-triage"])
+def test_a_plan_of_a_known_digest_is_read_as_one_that_is_validated(name: str) -> None:
+    texts = [file.read_text() for file in sorted((EXAMPLES / name).glob("*.yaml"))]
+    raws = [raw for text in texts for raw in yaml.safe_load_all(text) if raw]
+    objects = [raw for raw in raws if raw.get("kind") in ("Workflow", "Agent", "ConfigMap")]
+    for raw in objects:
+        raw["metadata"] = {"uid": f"uid-{raw['metadata']['name']}", "generation": 1, **raw["metadata"]}
+    flow = next(raw["metadata"]["name"] for raw in objects if raw["kind"] == "Workflow")
+    (run,) = [raw for raw in raws if raw.get("kind") == "AgentRun"]
+    run = a_run(**{**run["spec"], "workflowRef": {"name": flow}})
+    text = plan_of(run, *objects).encode()
+
+    read, validated = Plan.decode(text, text_digest(text)), Plan.decode(text)
+
+    assert read == validated
+    assert read.encode() == validated.encode() == text
+    assert read.model_dump() == validated.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        (lambda raw: raw.update(more=1), "Plan has no field 'more'"),
+        (lambda raw: raw["spec"]["steps"][0].update(more=1), "Step has no field 'more'"),
+        (lambda raw: raw["run"].pop("uid"), "RunIdentity lacks the field uid"),
+        (lambda raw: raw.update(workflow=[]), "Origin is no object"),
+        (lambda raw: raw.update(format=2), "not of the format 1"),
+        (lambda raw: raw.pop("format"), "not of the format 1"),
+    ],
+)
+def test_a_plan_that_another_version_has_written_is_not_read(change: Callable[[Raw], Any], want: str) -> None:
+    raw = json.loads(plan_of(a_run(), a_workflow()).encode())
+    change(raw)
+    text = json.dumps(raw)
+    with pytest.raises(ValueError, match=want):
+        Plan.decode(text, text_digest(text))
 
 
 def test_two_resolutions_of_the_same_objects_are_the_same_bytes() -> None:
