@@ -120,12 +120,16 @@ def observed_generation(view: RunView, situation: Situation, plan: AttemptPlan) 
 def reports_pending_at(view: RunView) -> datetime | None:
     """Return from when on a directive that is not answered is a condition; None where none was seen.
 
-    A new attempt reads it first when it has started; an Abort is reported as soon as ever, for it has a deadline.
+    A new attempt reads it first when it has started, and its pod may wait behind a hundred others; an Abort is
+    reported as soon as ever, for it has a deadline.
     """
-    if view.seen.directive is None:
+    seen, pod = view.seen.directive, view.pod
+    if seen is None:
         return None
     has_read = view.attempt == 0 or (view.snapshot is not None and view.snapshot.attempt >= view.attempt)
-    return view.seen.directive + (DIRECTIVE_PATIENCE if has_read or view.wants_abort else START_PATIENCE)
+    if has_read or view.wants_abort:
+        return seen + DIRECTIVE_PATIENCE
+    return max(seen, pod.started or pod.created) + START_PATIENCE if pod is not None else seen + START_PATIENCE
 
 
 def _render_attempt(scene: Scene, plan: AttemptPlan, old: Mapping[str, Any]) -> dict[str, Any]:

@@ -294,7 +294,8 @@ def test_a_directive_that_lands_within_moments_is_not_reported_as_pending() -> N
         (3, 1, None, {"mode": "Pause"}, None),
         (3, 2, {"attempt": 1}, {"mode": "Pause"}, None),
         (3, 2, {"attempt": 2}, {"mode": "Pause"}, "True"),
-        (61, 1, None, {"mode": "Pause"}, "True"),
+        (81, 1, None, {"mode": "Pause"}, "True"),
+        (81, 1, {"attempt": 0}, {"mode": "Pause"}, "True"),
         (3, 1, None, {"mode": "Abort"}, "True"),
     ],
 )
@@ -334,6 +335,16 @@ def test_from_the_number_of_an_attempt_to_its_pods_start_there_is_one_write(give
     assert render(numbered) == begun
     if why == "Starting":
         assert render(made) == begun
+
+
+@pytest.mark.parametrize(("started", "want"), [(50, None), (61, "True")])
+def test_the_minute_in_which_an_attempt_reads_its_directives_begins_when_it_starts(
+    started: int, want: str | None
+) -> None:
+    pod = replace(running_pod(created=ago(120)), started=ago(started))
+    given = view(attempt_status(), pod=pod, seen=Seen(directive=ago(110)), generation=2, control={"mode": "Pause"})
+
+    assert shown(render(given)).get("ControlPending") == want
 
 
 def test_what_begins_an_attempt_is_acknowledged_in_the_same_write() -> None:
