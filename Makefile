@@ -75,7 +75,7 @@ test: ## Everything, real pods included; all levels, also where one fails
 .PHONY: test-fast
 test-fast: lint verify ## What needs no cluster and no patience
 	@hack/cluster/install-deps redis
-	@$(PYTEST) tests/unit tests/contract tests/golden -n 2 --dist loadfile -m "not slow"
+	@HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit tests/contract tests/golden -n 2 --dist loadfile -m "not slow"
 
 .PHONY: lint
 lint: .venv/.dev ## ruff, mypy, import contracts

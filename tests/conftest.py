@@ -13,6 +13,8 @@ pytest_plugins = ["support.cluster"]
 # No deadlines: how long an example takes says more about the machine than about the code.
 settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2000, deadline=None)
+# For `make test-fast`: the same claims over fewer examples.
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=20)
 # For `make mutate`: to see that something fails is enough, the smallest example of it interests nobody.
 settings.register_profile(
     "mutate", derandomize=True, deadline=None, max_examples=25, phases=[Phase.explicit, Phase.generate]

@@ -210,9 +210,8 @@ async def test_what_somebody_fills_the_hash_with_is_read_up_to_a_bound(
     assert set(await a.mirror._read_all()) == {b"b/ns/r1"}
     assert server.ask("HLEN", FLEET_RUNS) == 1
     monkeypatch.setattr(mirror, "MOST_ROWS", 700)
-    for number in range(3000):
-        server.ask("HSET", FLEET_RUNS, f"b/ns/f{number}", b"{}")
-        server.ask("HSET", FLEET_CLUSTERS, f"c{number}", b"1900000000")
+    server.ask("HSET", FLEET_RUNS, *(word for number in range(3000) for word in (f"b/ns/f{number}", b"{}")))
+    server.ask("HSET", FLEET_CLUSTERS, *(word for number in range(3000) for word in (f"c{number}", b"1900000000")))
     assert len(await a.mirror._read_all()) == 700
     assert len(await a.mirror._read_beats()) == 700
     await a.redis.aclose()
@@ -339,6 +338,7 @@ async def test_redis_away_is_said_at_once_and_everything_is_there_again_afterwar
         await eventually(there, 40)
 
 
+@pytest.mark.slow
 async def test_a_redis_that_hangs_counts_as_away(server: RedisServer) -> None:
     a = Cluster("a", server)
 

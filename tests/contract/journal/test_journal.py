@@ -197,6 +197,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_only_one_gets_each_place(process_backend: Backend) -> None:
     children = [
         subprocess.Popen(

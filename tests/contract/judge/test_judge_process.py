@@ -52,6 +52,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content", "want"),
     [
@@ -74,6 +75,7 @@ def test_a_pod_that_is_wrong_says_so_in_one_line(tmp_path: Path, file: str, cont
     assert want in line["message"]
 
 
+@pytest.mark.slow
 def test_a_wrong_port_is_named(tmp_path: Path) -> None:
     with judge_process(environment(tmp_path, **{names.ENV_JUDGE_PORT: "70000"})) as process:
         out, _ = process.communicate(timeout=200)
@@ -81,6 +83,7 @@ def test_a_wrong_port_is_named(tmp_path: Path) -> None:
     assert "PILOTHOUSE_JUDGE_PORT is '70000'" in json.loads(out)["message"]
 
 
+@pytest.mark.slow
 def test_a_verdict_that_is_under_way_at_the_end_is_given(tmp_path: Path) -> None:
     port = free_port()
     headers = {"authorization": f"Bearer {TOKEN}"}

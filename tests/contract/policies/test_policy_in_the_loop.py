@@ -51,7 +51,10 @@ async def test_the_server_decides_by_what_the_run_asks(opa: OpaServer) -> None:
     assert (asked["namespace"], asked["step"], asked["turn"], asked["at"]) == ("ns", "work", 1, "ToolCall")
 
 
-@pytest.mark.parametrize("path", ["/silent", "/slow", "/garbage", "/one-byte-more", "/endless", "/cut", "/nowhere"])
+SILENT = [pytest.param(path, marks=pytest.mark.slow) for path in ("/silent", "/slow")]
+
+
+@pytest.mark.parametrize("path", [*SILENT, "/garbage", "/one-byte-more", "/endless", "/cut", "/nowhere"])
 async def test_a_server_that_misbehaves_denies_and_the_run_goes_on(opa: OpaServer, path: str) -> None:
     began = time.monotonic()
     rule = endpoint(url=opa.url(path))
@@ -69,6 +72,7 @@ async def test_an_answer_of_just_64_kib_is_read(opa: OpaServer) -> None:
     assert (await run_with(endpoint(url=opa.url("/largest")))).functions_run() == ["refund"]
 
 
+@pytest.mark.slow
 async def test_a_question_ends_after_five_seconds_at_the_latest(opa: OpaServer) -> None:
     began = time.monotonic()
     rule = endpoint(url=opa.url("/silent"))

@@ -96,6 +96,7 @@ async def test_of_two_that_store_at_once_one_does(store: SessionStore) -> None:
     assert await store.open().load(KEY) == StoredSession(2, b"%d" % done.index(True))
 
 
+@pytest.mark.slow
 async def test_processes_that_add_at_once_lose_nothing(process_store: SessionStore) -> None:
     """Each process adds ten letters, loading again whenever another one was faster."""
     code = process_store.opening_code() + (

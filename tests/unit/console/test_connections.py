@@ -39,7 +39,7 @@ async def connected(
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     monkeypatch.setattr(connections, "REQUEST_SECONDS", limit)
     config = host._config(ApiSettings(host="127.0.0.1", port=0), slow_app)
-    config.host, config.port = "127.0.0.1", 0
+    config.host, config.port, config.timeout_keep_alive = "127.0.0.1", 0, 1
     server = uvicorn.Server(config)
     monkeypatch.setattr(server, "install_signal_handlers", lambda: None, raising=False)
     running = asyncio.create_task(server._serve())
@@ -84,6 +84,7 @@ async def test_bytes_one_by_one_gain_no_time(monkeypatch: pytest.MonkeyPatch) ->
                 await asyncio.wait({ended}, timeout=LIMIT / 3)
 
 
+@pytest.mark.slow
 async def test_who_has_asked_is_answered_however_long_that_takes_and_may_ask_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

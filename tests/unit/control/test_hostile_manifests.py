@@ -104,6 +104,7 @@ def test_a_workflow_of_the_largest_size_is_judged_soon(raw: Raw) -> None:
     assert time.process_time() - began < 10
 
 
+@pytest.mark.slow
 def test_a_chain_of_agents_that_reach_each_other_is_followed_once() -> None:
     agents = [
         an_agent(

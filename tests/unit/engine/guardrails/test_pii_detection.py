@@ -137,6 +137,7 @@ TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=8), st.text(alphabet="012345
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
 @example("+49 30 901820 0049 30 901820")

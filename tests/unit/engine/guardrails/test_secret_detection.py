@@ -100,6 +100,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(PIECES, st.text(max_size=8))).map("".join))
 def test_masking_what_is_masked_changes_nothing(text: str) -> None:
