@@ -26,7 +26,7 @@ def test_a_run_asks_others_in_pods_of_their_own_and_takes_them_with_it(
         namespace,
         {"apiVersion": "pilothouse.dev/v1alpha1", "kind": "AgentRun", "metadata": metadata, "spec": run},
     )
-    ended = installation.wait_finished(namespace, "desk-1", seconds=150)
+    ended = installation.wait_finished(namespace, "desk-1", seconds=240)
 
     status = ended["status"]
     assert status["result"] == {"answer": "You will get your money back."}
@@ -40,7 +40,7 @@ def test_a_run_asks_others_in_pods_of_their_own_and_takes_them_with_it(
         assert child["metadata"]["labels"]["team"] == "pay"
         assert child["status"]["pod"]["name"] == f"{name}-1"
     # The workflow counts a moment after its run has ended.
-    idle = ("wait", "--for=jsonpath={.status.activeRuns}=0", "pwf/desk", "-n", namespace, "--timeout=30s")
+    idle = ("wait", "--for=jsonpath={.status.activeRuns}=0", "pwf/desk", "-n", namespace, "--timeout=240s")
     installation.kubectl(*idle)
 
     refusal = installation.refused(
@@ -48,7 +48,7 @@ def test_a_run_asks_others_in_pods_of_their_own_and_takes_them_with_it(
     )
     assert "pilothouse.dev/copied-mode are the operator's" in refusal
     installation.kubectl("delete", "prun", "desk-1", "-n", namespace)
-    wait_until(lambda: runs(installation, namespace) == {}, seconds=60)
+    wait_until(lambda: runs(installation, namespace) == {}, seconds=240)
 
 
 def asking_family() -> list[dict[str, Any]]:
@@ -85,14 +85,14 @@ def test_a_run_whose_child_waits_for_a_person_holds_no_pod_and_goes_on_with_the_
     installation.apply(namespace, *asking_family())
     run = {"apiVersion": "pilothouse.dev/v1alpha1", "kind": "AgentRun", "metadata": {"name": "boss-1"}}
     installation.apply(namespace, {**run, "spec": {"agentRef": {"name": "boss"}}})
-    asking = installation.wait_for(namespace, "boss-1", ".status.phase", "AwaitingApproval", seconds=90)
+    asking = installation.wait_for(namespace, "boss-1", ".status.phase", "AwaitingApproval", seconds=240)
 
     [report] = asking["status"]["children"]
     [asked] = report["pendingApprovals"]
     assert (asked["run"], asked["tool"]) == (report["name"], "note")
     message = next(c["message"] for c in asking["status"]["conditions"] if c["type"] == "AwaitingApproval")
     assert f"pilothouse approve {asked['run']} {asked['callId']}" in message
-    wait_until(lambda: live_pods(installation, namespace) == [], seconds=90)  # neither parent nor child
+    wait_until(lambda: live_pods(installation, namespace) == [], seconds=240)  # neither parent nor child
 
     installation.control(namespace, asked["run"], {"approvals": {asked["callId"]: {"decision": "Approve"}}})
     ended = installation.wait_finished(namespace, "boss-1")

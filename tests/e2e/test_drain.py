@@ -23,13 +23,13 @@ def test_a_drain_in_the_middle_of_a_run_loses_no_turn_and_counts_no_crash(
     node = installation.run(namespace, "drained")["status"]["pod"]["node"]
     selector = "--pod-selector=pilothouse.dev/run=drained"
     try:
-        installation.kubectl("drain", node, selector, "--delete-emptydir-data", "--timeout=60s")
+        installation.kubectl("drain", node, selector, "--delete-emptydir-data", "--timeout=240s")
         released = installation.wait_for(namespace, "drained", ".status.pod.name", "drained-2")["status"]
         wait_until(lambda: ready(installation, namespace)["reason"] == "Unschedulable")
     finally:
         installation.kubectl("uncordon", node)
 
-    ended = installation.wait_finished(namespace, "drained", seconds=120)["status"]
+    ended = installation.wait_finished(namespace, "drained", seconds=240)["status"]
 
     assert released["run"]["parked"]["reason"] == "Stopped"
     assert released["run"]["parked"]["released"] is True
@@ -56,10 +56,10 @@ def test_a_secret_that_is_missing_is_named_before_anybody_looks_at_the_pod(
     run = {**api, "kind": "AgentRun", "metadata": {"name": "drained"}, "spec": {"workflowRef": {"name": "napping"}}}
     installation.apply(namespace, {**api, "kind": "Workflow", "metadata": {"name": "napping"}, "spec": plan}, run)
 
-    wait_until(lambda: ready(installation, namespace)["reason"] == "FailedMount", seconds=60)
+    wait_until(lambda: ready(installation, namespace)["reason"] == "FailedMount", seconds=240)
 
     assert 'secret "keys" not found' in ready(installation, namespace)["message"]
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"token": "t"}}
     installation.apply(namespace, secret)
     installation.kubectl("delete", "pod", "drained-1", "-n", namespace, "--wait=false")
-    assert installation.wait_finished(namespace, "drained", seconds=120)["status"]["attempts"]["crashes"] == 0
+    assert installation.wait_finished(namespace, "drained", seconds=240)["status"]["attempts"]["crashes"] == 0

@@ -43,7 +43,7 @@ def test_daily_report_calls_a_service_of_its_namespace(installation: Installatio
         "apply", "-n", namespace, "-f", "-", stdin=service.replace("python:3.11-slim", installation.images["runner"])
     )
     installation.kubectl("apply", "-n", namespace, "-f", str(folder / "code.yaml"), "-f", str(folder / "workflow.yaml"))
-    installation.kubectl("wait", "--for=condition=Ready", "pod/orders", "-n", namespace, "--timeout=60s")
+    installation.kubectl("wait", "--for=condition=Ready", "pod/orders", "-n", namespace, "--timeout=240s")
     installation.apply(
         namespace,
         {

@@ -11,11 +11,11 @@ from support.installation import DEPLOYMENT, SYSTEM, Installation, wait_until
 
 def test_a_run_goes_on_when_its_runner_is_killed(installation: Installation, namespace: str) -> None:
     apply_workflow(installation, namespace)
-    start(installation, namespace, "killed")
+    start(installation, namespace, "killed", lookup_seconds=3)
     installation.wait_for(namespace, "killed", ".status.run.step", "investigate")
 
     installation.kubectl("delete", "pod", "killed-1", "-n", namespace, "--grace-period=0", "--force")
-    ended = installation.wait_finished(namespace, "killed", seconds=120)
+    ended = installation.wait_finished(namespace, "killed", seconds=240)
 
     assert ended["status"]["phase"] == "Succeeded"
     assert ended["status"]["attempt"] == 2
@@ -65,25 +65,25 @@ def test_a_wrong_workflow_is_stalled_with_the_field(installation: Installation, 
 
 def test_a_run_goes_on_when_the_operator_is_killed(installation: Installation, namespace: str) -> None:
     apply_workflow(installation, namespace)
-    start(installation, namespace, "alone")
+    start(installation, namespace, "alone", lookup_seconds=3)
     installation.wait_for(namespace, "alone", ".status.run.step", "investigate")
 
     selector = "app.kubernetes.io/component=operator"
     installation.kubectl("delete", "pod", "-n", SYSTEM, "-l", selector, "--grace-period=0", "--force")
-    ended = installation.wait_finished(namespace, "alone", seconds=120)
+    ended = installation.wait_finished(namespace, "alone", seconds=240)
 
     assert ended["status"]["phase"] == "Succeeded"
-    installation.kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", "-n", SYSTEM, "--timeout=90s")
+    installation.kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", "-n", SYSTEM, "--timeout=240s")
 
 
 def test_a_run_goes_on_when_the_api_server_restarts(installation: Installation, namespace: str) -> None:
     if not isinstance(installation.cluster, LocalCluster):
         pytest.skip("only a cluster of hack/cluster can be restarted from here")
     apply_workflow(installation, namespace)
-    start(installation, namespace, "patient")
+    start(installation, namespace, "patient", lookup_seconds=3)
     installation.wait_for(namespace, "patient", ".status.run.step", "investigate")
 
     installation.cluster.restart_apiserver()
-    ended = installation.wait_finished(namespace, "patient", seconds=120)
+    ended = installation.wait_finished(namespace, "patient", seconds=240)
 
     assert ended["status"]["phase"] == "Succeeded"

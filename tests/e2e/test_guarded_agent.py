@@ -21,7 +21,7 @@ def start_servers(installation: Installation, namespace: str) -> None:
     servers = (services / "servers.yaml").read_text().replace("pilothouse-runner", installation.images["runner"])
     installation.kubectl("apply", "-n", namespace, "-f", "-", stdin=servers)
     for name in ("desk-ops", "desk-model"):
-        installation.kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=60s")
+        installation.kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=240s")
 
 
 def frames(status: dict[str, Any], kind: str) -> list[dict[str, Any]]:

@@ -127,7 +127,7 @@ def charges(installation: Installation, namespace: str) -> int:
 
 
 def wait_judge_ready(installation: Installation, namespace: str, status: str) -> None:
-    wait = ("wait", f"--for=condition=JudgeReady={status}", "psup/guard", "-n", namespace, "--timeout=60s")
+    wait = ("wait", f"--for=condition=JudgeReady={status}", "psup/guard", "-n", namespace, "--timeout=240s")
     installation.kubectl(*wait)
 
 
@@ -137,7 +137,7 @@ def scale_judge(installation: Installation, replicas: int) -> None:
         selector = ("-l", "app.kubernetes.io/component=judge")
         installation.kubectl("delete", "pod", "-n", SYSTEM, *selector, "--grace-period=0", "--force")
     else:
-        installation.kubectl("rollout", "status", POD, "-n", SYSTEM, "--timeout=60s")
+        installation.kubectl("rollout", "status", POD, "-n", SYSTEM, "--timeout=240s")
 
 
 def test_no_tool_runs_while_the_judge_is_away_and_the_run_goes_on_when_it_is_back(
@@ -145,9 +145,9 @@ def test_no_tool_runs_while_the_judge_is_away_and_the_run_goes_on_when_it_is_bac
 ) -> None:
     """The judge is killed while the run waits at the barrier for its verdict on the first turn."""
     installation.apply(namespace, *a_shop(installation.images["runner"]))
-    installation.kubectl("wait", "--for=condition=Ready", "pod/shop", "-n", namespace, "--timeout=60s")
+    installation.kubectl("wait", "--for=condition=Ready", "pod/shop", "-n", namespace, "--timeout=240s")
     installation.apply(namespace, *a_watched_run())
-    parked = installation.wait_for(namespace, "charged", ".status.run.parked.reason", "Barrier", seconds=90)
+    parked = installation.wait_for(namespace, "charged", ".status.run.parked.reason", "Barrier", seconds=240)
     assert charges(installation, namespace) == 1, parked
     try:
         scale_judge(installation, 0)

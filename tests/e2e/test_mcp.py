@@ -122,7 +122,7 @@ def a_workflow() -> dict[str, Any]:
 
 def test_a_run_shows_its_credentials_and_keeps_a_program_from_them(installation: Installation, namespace: str) -> None:
     installation.apply(namespace, *a_server_pod(installation.images["runner"]), a_workflow())
-    installation.kubectl("wait", "--for=condition=Ready", "pod/whoami", "-n", namespace, "--timeout=90s")
+    installation.kubectl("wait", "--for=condition=Ready", "pod/whoami", "-n", namespace, "--timeout=240s")
     run = {
         "apiVersion": "pilothouse.dev/v1alpha1",
         "kind": "AgentRun",
@@ -131,7 +131,7 @@ def test_a_run_shows_its_credentials_and_keeps_a_program_from_them(installation:
     }
     installation.apply(namespace, run)
 
-    result = installation.wait_finished(namespace, "mcp", seconds=120)["status"]["result"]
+    result = installation.wait_finished(namespace, "mcp", seconds=240)["status"]["result"]
 
     token, inside = result["token"], result["inside"]
     assert token == {

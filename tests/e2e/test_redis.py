@@ -19,11 +19,11 @@ def namespace() -> str:
 def test_a_run_survives_its_pod_and_the_pod_of_redis_with_all_turns(installation: Installation, namespace: str) -> None:
     apply_workflow(installation, NAMESPACE)
     start(installation, NAMESPACE, "durable", lookup_seconds=3)
-    before = installation.wait_for(NAMESPACE, "durable", ".status.run.turn", "2", seconds=90)
+    before = installation.wait_for(NAMESPACE, "durable", ".status.run.turn", "2", seconds=240)
 
     installation.kubectl("delete", "pod", f"{REDIS}-0", "-n", SYSTEM, "--grace-period=0", "--force", "--wait=false")
     installation.kubectl("delete", "pod", "durable-1", "-n", NAMESPACE, "--grace-period=0", "--force")
-    ended = installation.wait_finished(NAMESPACE, "durable", seconds=120)
+    ended = installation.wait_finished(NAMESPACE, "durable", seconds=240)
 
     assert ended["status"]["phase"] == "Succeeded"
     assert ended["status"]["attempt"] == 2

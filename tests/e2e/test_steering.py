@@ -26,7 +26,7 @@ def apply_workflow(installation: Installation, namespace: str) -> None:
 
 def test_a_run_is_paused_steered_and_resumed(installation: Installation, namespace: str) -> None:
     apply_workflow(installation, namespace)
-    start(installation, namespace, "steered")
+    start(installation, namespace, "steered", lookup_seconds=3)
     installation.wait_for(namespace, "steered", ".status.run.step", "investigate")
 
     installation.control(namespace, "steered", {"mode": "Pause", "reason": "lunch"})
@@ -69,8 +69,8 @@ def test_an_abort_between_two_tool_calls_stops_the_second(installation: Installa
     apply_workflow(installation, namespace)
     start(installation, namespace, "stopped", lookup_seconds=6)
     # The second turn asks for a slow lookup and for a note; the abort comes while the lookup runs.
-    installation.wait_for(namespace, "stopped", ".status.run.turn", "2", seconds=90)
-    wait_until(lambda: installation.run(namespace, "stopped")["status"]["run"]["tokens"]["used"] > 600, seconds=60)
+    installation.wait_for(namespace, "stopped", ".status.run.turn", "2", seconds=240)
+    wait_until(lambda: installation.run(namespace, "stopped")["status"]["run"]["tokens"]["used"] > 600, seconds=240)
 
     installation.control(namespace, "stopped", {"mode": "Abort", "reason": "wrong customer"})
     ended = installation.wait_finished(namespace, "stopped")
@@ -90,7 +90,7 @@ def test_an_abort_between_two_tool_calls_stops_the_second(installation: Installa
 
 def test_limits_are_changed_on_a_live_run(installation: Installation, namespace: str) -> None:
     apply_workflow(installation, namespace)
-    start(installation, namespace, "poor")
+    start(installation, namespace, "poor", lookup_seconds=3)
     installation.wait_for(namespace, "poor", ".status.run.step", "investigate")
 
     patch = '{"spec":{"limits":{"tokenBudget":200}}}'

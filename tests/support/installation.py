@@ -43,7 +43,7 @@ class Installation:
     cluster: ForeignCluster
     images: dict[str, str]
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 270) -> str:
         """Run kubectl; raises AssertionError with what it printed when it fails."""
         return self.cluster.run_tool("kubectl", *arguments, stdin=stdin, timeout=timeout)
 
@@ -74,13 +74,13 @@ class Installation:
         patch = json.dumps({"spec": {"control": control}})
         self.kubectl("patch", "prun", name, "-n", namespace, "--type=merge", "-p", patch)
 
-    def wait_finished(self, namespace: str, name: str, seconds: int = 90) -> dict[str, Any]:
+    def wait_finished(self, namespace: str, name: str, seconds: int = 240) -> dict[str, Any]:
         """Wait for the end of a run by `kubectl wait` and return the run."""
         wait = ("wait", "--for=condition=Finished", f"prun/{name}", "-n", namespace, f"--timeout={seconds}s")
         self.kubectl(*wait, timeout=seconds + 30)
         return self.run(namespace, name)
 
-    def wait_for(self, namespace: str, name: str, path: str, value: str, seconds: int = 60) -> dict[str, Any]:
+    def wait_for(self, namespace: str, name: str, path: str, value: str, seconds: int = 240) -> dict[str, Any]:
         """Wait until a JSON path of a run has a value, and return the run."""
         wait = ("wait", f"--for=jsonpath={{{path}}}={value}", f"prun/{name}", "-n", namespace, f"--timeout={seconds}s")
         self.kubectl(*wait, timeout=seconds + 30)
@@ -157,7 +157,7 @@ def install(cluster: ForeignCluster, built: dict[str, dict[str, str]]) -> Instal
     images = {name: image["image"] for name, image in built.items()}
     cluster.run_tool(
         *("helm", "upgrade", "--install", "pilothouse", str(ROOT / "charts" / "pilothouse")),
-        *("--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "3m"),
+        *("--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "5m"),
         *("--set", f"operator.image={images['operator']}", "--set", f"runner.image={images['runner']}"),
         *("--set", f"redis.image={images['redis']}"),
         *(
@@ -168,14 +168,14 @@ def install(cluster: ForeignCluster, built: dict[str, dict[str, str]]) -> Instal
             "--set",
             "api.replicas=1",
         ),
-        timeout=240,
+        timeout=360,
     )
     installation = Installation(cluster, images)
     wait_until(lambda: bool(installation.kubectl("get", "lease", "-n", SYSTEM, "-o", "name").strip()))
     return installation
 
 
-def wait_until(is_true: Any, seconds: float = 60, every: float = 0.2) -> None:
+def wait_until(is_true: Any, seconds: float = 120, every: float = 0.2) -> None:
     """Return when a claim about the world has become true; raises AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not is_true():
