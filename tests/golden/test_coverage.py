@@ -35,6 +35,8 @@ from pilothouse_engine.facts import (
 from pilothouse_engine.ports import FailureKind
 from pilothouse_engine.run import Released
 
+pytestmark = pytest.mark.slow  # plays every script once more, in another process than its own tests
+
 ENDINGS = {None, "Interrupted", "Length", "StepLimit"}
 PARKS = {"Paused", "Stopped", "ControlLost", "AwaitingApproval", "AwaitingChild", "Barrier", "JournalLost", "StoreLost"}
 REASONS = {

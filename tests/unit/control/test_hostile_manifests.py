@@ -18,6 +18,7 @@ from pilothouse_control.validation.shape import parse
 from pilothouse_control.world import References
 from unit.control.manifests import Raw, a_config_map, a_run, a_workflow, agent_step, an_agent
 from unit.control.test_shape import SAMPLES
+from unit.engine.hostile import examples
 
 SCALARS: list[Any] = [None, True, 0, -1, 2**70, 1.5, "", "x", "on", "{{ a..b }}", "169.254.169.254", "\ud800", [], {}]
 
@@ -52,7 +53,7 @@ def containers(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=st.sampled_from(sorted(SAMPLES)), seed=st.integers(0, 10**9))
 def test_a_broken_manifest_never_raises(kind: str, seed: int) -> None:
     broken = mutate(SAMPLES[kind], seed)
@@ -65,7 +66,7 @@ def test_a_broken_manifest_never_raises(kind: str, seed: int) -> None:
         assert isinstance(resolve_plan(run, References()), NotResolved)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1")))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for document in parse_documents(text):
@@ -73,7 +74,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert validate(Sources([document]), durable_journal=True) is not None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),

@@ -14,6 +14,7 @@ from pilothouse_api.v1alpha1.workflow import LastTriggered
 from pilothouse_control.schedules import newest_slot, next_slot
 from pilothouse_control.triggers import TriggerDecision, TriggeredRun, plan_triggers, trigger_digest
 from unit.control.manifests import Raw, a_workflow, agent_step, call_step
+from unit.engine.hostile import examples
 
 Active = tuple[TriggeredRun, ...]
 
@@ -261,7 +262,7 @@ CRONS = st.sampled_from(["*/5 * * * *", "30 2 * * *", "0 7 * * 1-5", "0 0 29 2 *
 ZONES = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(now=MOMENTS, cron=CRONS, zone=ZONES, back=st.integers(1, 4000))
 def test_the_newest_slot_is_the_last_one_that_walking_forward_finds(
     now: datetime, cron: str, zone: str, back: int

@@ -24,6 +24,7 @@ from pilothouse_engine.scripted import ScriptedModel
 from pilothouse_engine.state import RunState, Visit, bytes_of, text_bytes
 from pilothouse_engine.testing.http import ScriptedHttp
 from pilothouse_engine.testing.journal import MemoryJournal
+from unit.engine.hostile import examples
 from unit.engine.scenarios import (
     ListModel,
     Scenario,
@@ -208,7 +209,7 @@ def tokens_of(messages: list[Message]) -> int:
 TOOLS, TOOL_TOKENS = 900, 300
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     st.lists(turns, min_size=1, max_size=25),
     st.sampled_from([None, 2000, 8000, 16_000, 40_000, 120_000]),
@@ -231,7 +232,7 @@ def test_a_prompt_never_takes_more_than_its_bound(
         play_turn(state, item, number, cut_at, **(usage if item[0] != "steer" else {}), level=prompt.level)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(opened_visits(), st.sampled_from([None, 1024, 8000, 40_000]), st.sampled_from([None, *LEVELS]))
 def test_a_level_is_chosen_or_everything_shorter_was_refused(
     visit: Visit, window: int | None, refused: Level | None

@@ -12,9 +12,12 @@ from pilothouse_engine.prompts.budget import CUT_OVERHEAD
 from pilothouse_engine.prompts.levels import CUTS, LEVELS, Cut, Sent, newest_turn, sent_at
 from pilothouse_engine.results import READ_TOOL_RESULT, pointer
 from pilothouse_engine.state import Visit, bytes_of
+from unit.engine.hostile import examples
 from unit.engine.transcripts import opened_visits, play_visit
 
-slow_data = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+slow_data = settings(
+    max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 def sent(visit: Visit, level: Level) -> list[Sent]:

@@ -18,6 +18,7 @@ from pilothouse_engine.results import compact
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.snapshot import REFERENCE_BYTES, build_snapshot, fit_result, fit_snapshot
 from pilothouse_engine.state import _APPLY, Answer, OpenEffect, Report, RunState
+from unit.engine.hostile import examples
 from unit.engine.scenarios import (
     ListModel,
     agent_step,
@@ -69,7 +70,7 @@ def states(draw: st.DrawFn) -> RunState:
 
 
 @given(states())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_snapshot_stays_under_its_cap_whatever_stands_in_it(state: RunState) -> None:
     catalog = Catalog(build_plan(agent_step("step-0")), lambda endpoint: None, lambda endpoint: None, is_durable=True)
     inputs = Inputs(1, None, Settings(), "d", 2.0, 2.0, directives=Directives("uid-1", 1))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pilothouse_api.judging import JudgeFailure, Verdict
 from pilothouse_api.v1alpha1.agentrun import SupervisionClock
 from unit.control.supervision.worlds import REPEATED, World, a_guard, a_judge, a_snapshot
+from unit.engine.hostile import examples
 
 LATE = {"name": "late", "when": "IterationReached", "iterationReached": {"count": 4}}
 IDLE = {"name": "idle", "when": "NoProgressFor", "noProgressFor": {"seconds": 60}}
@@ -162,5 +163,5 @@ class Supervised(RuleBasedStateMachine):
             assert not any(patch["control"].get("mode") == "Abort" for patch in self.world.patches)
 
 
-Supervised.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+Supervised.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 TestSupervised = Supervised.TestCase

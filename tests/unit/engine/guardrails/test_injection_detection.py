@@ -11,6 +11,7 @@ from pilothouse_engine.guardrails.checks import prompt_injection
 from pilothouse_engine.guardrails.detectors.injections import find_injections
 from pilothouse_engine.guardrails.verdicts import Allow, Refuse, Rewrite
 from unit.engine.guardrails import samples
+from unit.engine.hostile import examples
 
 DATA = samples.load("injections.yaml")
 HITS = [(kind, text) for kind, texts in DATA["hits"].items() for text in texts]
@@ -64,7 +65,7 @@ def test_a_text_that_pretends_to_be_wrapped_is_wrapped() -> None:
     assert isinstance(verdict, Rewrite) and verdict.text.count("<untrusted>") == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.one_of(st.sampled_from([text for _, text in HITS]), st.text(max_size=20))).map(" ".join))
 def test_wrapping_what_is_wrapped_changes_nothing(text: str) -> None:
     once = prompt_injection.evaluate(text, PromptInjection())

@@ -13,6 +13,7 @@ from pilothouse_engine.guardrails.detectors.ibans import is_iban
 from pilothouse_engine.guardrails.masks import ENTITIES, Entity, mask_pii
 from pilothouse_engine.guardrails.verdicts import Allow, Rewrite
 from unit.engine.guardrails import samples
+from unit.engine.hostile import examples
 
 PII = samples.load("pii.yaml")
 CARDS = [samples.card(**spec) for spec in PII["CreditCard"]["hits"]]
@@ -138,7 +139,7 @@ TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=8), st.text(alphabet="012345
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TEXTS)
 @example("+49 30 901820 0049 30 901820")
 @example("(030) 90 18 20 15jane.doe@example.com")
@@ -147,7 +148,7 @@ def test_masking_what_is_masked_changes_nothing(text: str) -> None:
     assert mask_pii(once) == once
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.text(), st.sampled_from(["jane.doe@example.com", CARDS[1], IBANS[0]]), st.text())
 def test_a_value_between_any_texts_is_masked(before: str, value: str, after: str) -> None:
     assert value not in mask_pii(f"{before} ; {value} ; {after}")

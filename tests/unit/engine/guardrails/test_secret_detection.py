@@ -11,6 +11,7 @@ from pilothouse_engine.guardrails.checks import secret_mask
 from pilothouse_engine.guardrails.masks import mask_secrets, mask_value
 from pilothouse_engine.guardrails.verdicts import Allow, Rewrite
 from unit.engine.guardrails import samples
+from unit.engine.hostile import examples
 
 SECRETS = samples.load("secrets.yaml")
 HITS = [pytest.param(samples.build(hit["form"]), id=hit["provider"]) for hit in SECRETS["hits"]]
@@ -101,14 +102,14 @@ PIECES = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(PIECES, st.text(max_size=8))).map("".join))
 def test_masking_what_is_masked_changes_nothing(text: str) -> None:
     once = mask_secrets(text)
     assert mask_secrets(once) == once
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.text(), st.sampled_from(VALUES), st.text())
 def test_a_key_between_any_texts_is_masked(before: str, value: str, after: str) -> None:
     assert value not in mask_secrets(f"{before} ; {value} ; {after}")
