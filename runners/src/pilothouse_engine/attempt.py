@@ -15,16 +15,14 @@ class Stop:
     """How the host asks a running attempt to let go (SIGTERM, Ctrl-C): a release, never an abort."""
 
     def __init__(self) -> None:
+        self.is_asked = False
+        """Whether it was asked."""
         self._event = asyncio.Event()
 
     def release(self) -> None:
         """Ask the attempt to journal, publish and end as Released."""
+        self.is_asked = True
         self._event.set()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether it was asked."""
-        return self._event.is_set()
 
     async def wait(self) -> None:
         """Return when it is asked."""

@@ -177,7 +177,8 @@ class Driver:
         try:
             await self._open()
             while True:
-                self._check_lost()
+                if (lost := self._publisher.check()) is not None:
+                    return _lost(lost)
                 self._inputs.now = self._now()
                 self._inputs.is_stopping = self._stop.is_asked
                 try:
@@ -211,8 +212,7 @@ class Driver:
         return self._epoch + self._ports.clock.monotonic()
 
     def _check_lost(self) -> None:
-        lost = self._publisher.check()
-        if lost is not None:
+        if (lost := self._publisher.check()) is not None:
             raise _Ends(_lost(lost))
 
     async def _open(self) -> None:

@@ -74,7 +74,7 @@ def find_and_mask(text: str, detectors: Iterable[Detector]) -> Masked:
 def finds_nothing(text: str, detectors: Iterable[Detector]) -> bool:
     """Tell whether nothing of a text would be masked, as of most texts."""
     view = View(text)
-    return not any(True for find in detectors for _ in find(view))
+    return all(next(find(view), None) is None for find in detectors)
 
 
 def _mask_once(text: str, detectors: tuple[Detector, ...]) -> Masked:
