@@ -46,7 +46,7 @@ def test_a_run_of_five_turns_stays_within_the_budget_of_writes(installation: Ins
     assert turns == 5
     assert found["operator create configmaps"] == 1
     assert found["operator create pods"] == 1
-    # The attempt's number, its start, the end.
-    assert found["operator patch agentruns/status"] <= 3
+    # The attempt's number, its start, the end; and, on a slow node, what its pod waits for.
+    assert found["operator patch agentruns/status"] <= 4
     # One status write a turn, and one each for the start and the end.
     assert found["runner patch agentruns/status"] <= turns + 2
