@@ -8,7 +8,7 @@ append.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never
 
 from msgspec.structs import replace
@@ -560,13 +560,7 @@ class Driver:
         """Return results with what the tools gate says of them at once."""
         visit = self._state.visit
         gate = self._catalog.gates(visit.step).tools if visit is not None and visit.is_gated else None
-        return finished if gate is None else self._judge_finished(gate, finished)
-
-    @cached_property
-    def _judge_finished(self) -> "Callable[[Gate, Sequence[CallFinished]], Facts]":
-        from pilothouse_engine.guardrails.judgements import judge_finished  # most runs have no guardrail
-
-        return judge_finished
+        return finished if gate is None else _judge_finished()(gate, finished)
 
     async def _run_call(self, execution: Execution) -> CallFinished | None:
         """Return what came of a call, None where it was interrupted."""
@@ -651,6 +645,17 @@ class Driver:
 def _is_passing(fact: Fact) -> bool:
     """Tell whether a fact says that a barrier was passed, at each turn: the next one shows it soon enough."""
     return isinstance(fact, ParkEnded) and fact.reason == BARRIER
+
+
+@cache
+def _judge_finished() -> "Callable[[Gate, Sequence[CallFinished]], Facts]":
+    """Return what judges results: most runs have no guardrail, and those that have one look it up once.
+
+    Once for the process: a `cached_property` would make every attribute of the driver slower to read.
+    """
+    from pilothouse_engine.guardrails.judgements import judge_finished
+
+    return judge_finished
 
 
 def _lost(failure: StoreFailure) -> Lost:
