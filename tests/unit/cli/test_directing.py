@@ -14,7 +14,7 @@ from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PARKED, CliError, Forbidden
 from pilothouse_cli.fleets import OPERATOR_PATIENCE_SECONDS, Order, judge
 from pilothouse_cli.pending import Choice
-from pilothouse_control.directives import Answer, Directive, mode_directive, steer_directive
+from pilothouse_control.directives import MAX_STEERS, Answer, Directive, mode_directive, steer_directive
 from support.terminal import Inside
 from unit.cli.memory_fleet import MemoryFleet
 
@@ -226,6 +226,17 @@ def test_messages_and_limits_reach_all(desk: Desk) -> None:
     code, out = desk.type(fleet, limit_verb(["maxIterations=4"]))
     assert (code, out[1], desk.said) == (0, "a2: limited at turn 4", "2/2 limited\n")
     assert fleet.runs["a2"].spec.to_raw()["limits"] == {"maxIterations": 4}
+
+
+def test_answered_messages_make_room_in_each_run_of_a_fleet(desk: Desk) -> None:
+    fleet = Ships(live("a1"), live("a2"))
+    for _ in range(40):  # each answered at once
+        code, _ = desk.type(fleet, steer_verb("Faster.", None))
+        assert code == 0
+    assert fleet.runs["a1"].spec.control is not None
+    assert 0 < len(fleet.runs["a1"].spec.control.steer) <= MAX_STEERS // 2
+    ids = [{key for key in patch["control"]["steer"] if patch["control"]["steer"][key]} for _, patch in fleet.patches]
+    assert ids[0] == ids[1] != ids[2]  # one message has one id, whichever run it is for
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,6 @@ def test_answered_messages_of_this_command_make_room_for_a_new_one() -> None:
     run = run_with({"steer": {"s-000001": {"state": "Landed"}, "mine": {"state": "Landed"}}})
     control = Control.model_validate({"steer": steers})
     run = run.model_copy(update={"spec": run.spec.model_copy(update={"control": control})})
-    patch = message_directive("look", "a1", "r1", run).patch
+    patch = message_directive("look", "a1", run).patch
     assert patch == {"control": {"steer": {"s-000001": None, "a1": {"message": "look"}}}}
-    assert message_directive("look", "a1", "r1").patch == {"control": {"steer": {"a1": {"message": "look"}}}}
+    assert message_directive("look", "a1", run_with({})).patch == {"control": {"steer": {"a1": {"message": "look"}}}}

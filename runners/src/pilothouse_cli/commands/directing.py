@@ -1,7 +1,7 @@
 """`pause`, `resume`, `finish`, `abort`, `steer`, `limit` for many runs: which, the question, landings, the report."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.asking import SAID, Count, agree, plural, worst_exit
 from pilothouse_cli.commands.places import Place
-from pilothouse_cli.commands.steering import message_directive, parse_limits
+from pilothouse_cli.commands.steering import check_message, message_directive, new_steer_id, parse_limits
 from pilothouse_cli.exits import EXIT_SUCCEEDED
 from pilothouse_cli.fleets import Fleet, Order, Outcome, Wait, carry_out
 from pilothouse_cli.pending import Choice
@@ -36,12 +36,12 @@ HARMLESS = frozenset({"Landed", "Asked", "Kept", "Ended", "Superseded", "Gone"})
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What is done to many runs: its words, above how many runs a person is asked, and the directive."""
+    """What is done to many runs: its words, above how many runs a person is asked, and the directive for each."""
 
     name: str
     done: str
     asked_above: int
-    directive: Directive
+    directive_for: Callable[[AgentRun], Directive]
 
 
 _DONE: Mapping[str, tuple[str, str, int]] = {
@@ -57,18 +57,25 @@ CAREFUL_ABOVE = 10
 def mode_verb(mode: str, reason: str | None = None) -> Verb:
     """Return the verb that sets a mode."""
     name, done, asked_above = _DONE[mode]
-    directive = mode_directive(mode, reason)
-    return Verb(name, done, asked_above, directive)
+
+    def directive_for(run: AgentRun) -> Directive:
+        """A run that the barrier holds may need a reason, for a Run to be seen."""
+        return mode_directive(mode, reason or (reason_to_go_on(run) if mode == "Run" else None))
+
+    return Verb(name, done, asked_above, directive_for)
 
 
 def steer_verb(message: str, steer_id: str | None) -> Verb:
-    """Return the verb that hands every run the same message; raises CliError for a blank one."""
-    return Verb("steer", "steered", CAREFUL_ABOVE, message_directive(message, steer_id, "-l LABELS"))
+    """Return the verb that hands every run the same message under the same id; raises CliError for a blank one."""
+    check_message(message, "-l LABELS")
+    one_id = steer_id or new_steer_id()
+    return Verb("steer", "steered", CAREFUL_ABOVE, lambda run: message_directive(message, one_id, run))
 
 
 def limit_verb(pairs: Sequence[str]) -> Verb:
     """Return the verb that changes limits; raises CliError."""
-    return Verb("limit", "limited", CAREFUL_ABOVE, limits_directive(parse_limits(pairs)))
+    directive = limits_directive(parse_limits(pairs))
+    return Verb("limit", "limited", CAREFUL_ABOVE, lambda run: directive)
 
 
 def direct_all(
@@ -88,20 +95,13 @@ def direct_all(
         agree(_shown(fleet, runs), question, f"pilothouse {verb.name}", is_agreed=is_agreed)
     done = verb.done if wait else f"told to {verb.name}"
     with Count(len(runs), frozenset({"Landed", "Asked"}), done) as count:
-        orders = [Order(run, _directive_for(run, verb)) for run in runs]
+        orders = [Order(run, verb.directive_for(run)) for run in runs]
         outcomes = carry_out(fleet, orders, Wait(timeout if wait else 0.0, choice.selector), count.take)
     _report(fleet, verb, outcomes, output)
     say(count.text())
     if verb.name == "abort" and choice.is_all:
         say(_how_to_suspend(place))
     return worst_exit(outcomes, HARMLESS)
-
-
-def _directive_for(run: AgentRun, verb: Verb) -> Directive:
-    """Return the directive for one run: one that the barrier holds may need a reason, for a Run to be seen."""
-    asked = verb.directive.patch.get("control") or {}
-    reason = reason_to_go_on(run) if asked.get("mode") == "Run" and not asked.get("reason") else None
-    return verb.directive if reason is None else mode_directive("Run", reason)
 
 
 def is_meant(run: AgentRun, choice: Choice) -> bool:

@@ -70,25 +70,27 @@ def steer(
     place: Place, name: str, message: str, *, steer_id: str | None, wait: bool, timeout: float, output: str
 ) -> int:
     """Hand the model a message and wait until it has it."""
-    _check_message(message, name)
+    check_message(message, name)
     runs = place.runs_of(name)
-    directive = message_directive(message, steer_id, name, runs.get(name))
+    directive = message_directive(message, steer_id or new_steer_id(), runs.get(name))
     run = _ask(runs, name, directive)
     return _report(runs, run, directive, wait=wait, timeout=timeout, output=output)
 
 
-def message_directive(message: str, steer_id: str | None, who: str, run: AgentRun | None = None) -> Directive:
-    """Return the directive that hands a message on, under a new id where none is given; raises CliError.
-
-    `run`: the one that it is for, where it is one; answered messages of this command make room for it.
-    """
-    _check_message(message, who)
-    there = run.spec.control.steer if run is not None and run.spec.control is not None else {}
-    answered = prunable_steers(there, answered_steers(run), OWN_STEER) if run is not None else frozenset()
-    return steer_directive(steer_id or f"s-{secrets.token_hex(3)}", message, taken_away=answered)
+def new_steer_id() -> str:
+    """Return an id for a message for which nobody has named one."""
+    return f"s-{secrets.token_hex(3)}"
 
 
-def _check_message(message: str, who: str) -> None:
+def message_directive(message: str, steer_id: str, run: AgentRun) -> Directive:
+    """Return the directive that hands a message to a run; answered messages of this command make room for it."""
+    there = run.spec.control.steer if run.spec.control is not None else {}
+    answered = prunable_steers(there, answered_steers(run), OWN_STEER)
+    return steer_directive(steer_id, message, taken_away=answered)
+
+
+def check_message(message: str, who: str) -> None:
+    """Refuse a blank message; raises CliError."""
     if not message.strip():
         raise CliError("a steer message cannot be blank", f'pilothouse steer {who} "what to look at"')
 
