@@ -1,6 +1,6 @@
 """What a supervisor found in one look: the rules that fire now and have not fired in this visit yet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -56,6 +56,23 @@ def judge_rules(binding: Binding, observation: Observation, fired: Iterable[str]
             action = rule.then or binding.spec.on_violation
             findings.append(Finding(binding, action, f"Rule/{rule.name}", verdict.reason, rule.name))
     return RuleFindings(tuple(findings), tuple(marks), tuple(failed))
+
+
+def kept_marks(binding: Binding, fired: Sequence[str], most: int) -> list[str]:
+    """Return what is recorded of marks, in their order.
+
+    Those of rules that are in force always are, or one would fire twice in a visit: they have two marks each at most,
+    and a supervisor has 32 rules. Of rules that it had earlier in the visit the newest are, those that fired first.
+    """
+    if len(fired) <= most:
+        return list(fired)
+    rules = {mark for mark, _ in digest_spec(binding.spec).rules}
+
+    def weight(place: int) -> tuple[bool, bool, int]:
+        mark = fired[place]
+        return mark.removeprefix(_FAILED) in rules, not mark.startswith(_FAILED), place
+
+    return [fired[place] for place in sorted(sorted(range(len(fired)), key=weight)[-most:])]
 
 
 def next_rule_time(binding: Binding, snapshot: Snapshot, fired: Iterable[str]) -> datetime | None:

@@ -37,7 +37,7 @@ from pilothouse_control.supervision.acting import (
 from pilothouse_control.supervision.bindings import Binding
 from pilothouse_control.supervision.cadence import JudgeLook, charge, forget, look_at_judge, of_visit
 from pilothouse_control.supervision.digested import digest_spec
-from pilothouse_control.supervision.findings import Finding, judge_rules, next_rule_time
+from pilothouse_control.supervision.findings import Finding, judge_rules, kept_marks, next_rule_time
 from pilothouse_control.supervision.observing import observe
 from pilothouse_control.supervision.values import (
     JudgeAsk,
@@ -179,7 +179,7 @@ def _look_at(
     judged = _look_at_judge(moment.view, binding, observation, clock.journal_length, record)
     is_changed = rules.fired != fired or (judged.record if judged else None) != record.judge
     if is_changed:
-        changes = {"visit": observation.visit, "fired": list(rules.fired)[-MAX_FIRED:]}
+        changes = {"visit": observation.visit, "fired": kept_marks(binding, rules.fired, MAX_FIRED)}
         record = record.model_copy(update={**changes, "judge": judged.record if judged else None})
     findings = rules.findings
     if judged is not None and judged.finding is not None:

@@ -8,7 +8,8 @@ import pytest
 from pilothouse_api.v1alpha1.agentrun import Supervision
 from pilothouse_control.supervision import SupervisionView, find_bound, plan_supervision
 from pilothouse_control.supervision.acting import MAX_ACTIONS, action_id
-from pilothouse_control.supervision.findings import judge_rules
+from pilothouse_control.supervision.digested import digest_spec
+from pilothouse_control.supervision.findings import judge_rules, kept_marks
 from unit.control.supervision.observations import an_observation
 from unit.control.supervision.worlds import (
     REPEATED,
@@ -127,6 +128,40 @@ def test_a_rule_that_was_changed_is_another_rule() -> None:
     world.supervisors = [a_guard("guard", {**PAUSE, "toolRepeated": {"count": 4}}, generation=2)]
     world.settle(calling(4, 4))
     assert [(action.generation, action.turn) for action in world.record.actions] == [(1, 3), (2, 4)]
+
+
+def test_a_rule_fires_once_in_a_visit_however_often_the_others_are_changed() -> None:
+    def versions(number: int) -> list[dict[str, Any]]:
+        changed = [{**STEER, "name": f"n{one}", "iterationReached": {"count": 1 + number}} for one in range(16)]
+        failing = [
+            {
+                "name": f"f{one}",
+                "when": "Expression",
+                "expression": {"cel": f"run.turn / 0 > {number}"},
+                "then": "Pause",
+            }
+            for one in range(15)
+        ]
+        return [PAUSE, *changed, *failing]
+
+    world = World([a_guard("guard", *versions(0))])
+    world.settle(calling(10, 3))
+    world.person(mode="Run")
+    for number in range(1, 7):
+        world.supervisors = [a_guard("guard", *versions(number), generation=number + 1)]
+        world.settle(calling(10 + number, 3))
+    assert len(world.record.supervisors["uid-guard"].fired) == 64
+    assert [action.action for action in world.acted].count("Pause") == 1
+    assert world.control["mode"] == "Run"
+
+
+def test_of_marks_those_of_rules_in_force_are_kept_and_of_others_that_they_fired() -> None:
+    [binding] = World([a_guard("guard", PAUSE)]).view().bound.values()
+    [(mark, _)] = digest_spec(binding.spec).rules
+    earlier = [f"failed-{mark}", "a", "failed-b", mark, "c", "failed-d", "e"]
+    assert kept_marks(binding, earlier, 7) == earlier
+    assert kept_marks(binding, earlier, 5) == [f"failed-{mark}", "a", mark, "c", "e"]
+    assert kept_marks(binding, earlier, 3) == [f"failed-{mark}", mark, "e"]
 
 
 def test_a_person_who_resumes_before_the_host_has_noted_its_pause_is_not_paused_again() -> None:
