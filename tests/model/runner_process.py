@@ -212,8 +212,8 @@ class StepPublisher:
     def mark(self, *, is_lazy: bool = False) -> None:
         return
 
-    def check(self) -> None:
-        return
+    def check(self) -> StoreFailure | None:
+        return self.lost
 
     def catch_up(self) -> None:
         return

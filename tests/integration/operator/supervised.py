@@ -174,12 +174,20 @@ def actions(raw: Raw) -> list[Raw]:
     return found
 
 
+def is_so(fits: Callable[[Raw], Any], raw: Raw) -> bool:
+    """Whether a run is as it should be; one that lacks what is asked about is not so yet."""
+    try:
+        return bool(fits(raw))
+    except LookupError:
+        return False
+
+
 async def wait_run(stage: Stage, fits: Callable[[Raw], Any], name: str = "r1", seconds: float = 120) -> Raw:
     """Wait until a run is as it should be."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         raw = await stage.run(name)
-        if fits(raw):
+        if is_so(fits, raw):
             return raw
         assert asyncio.get_running_loop().time() < deadline, f"{raw['spec'].get('control')} {raw.get('status')}"
         await asyncio.sleep(0.05)
@@ -227,7 +235,7 @@ class Board:
     async def wait(self, name: str, fits: Callable[[Raw], Any], seconds: float = 240) -> Raw:
         try:
             async with asyncio.timeout(seconds), self._news:
-                await self._news.wait_for(lambda: name in self._runs and bool(fits(self._runs[name])))
+                await self._news.wait_for(lambda: name in self._runs and is_so(fits, self._runs[name]))
         except TimeoutError:
             raise AssertionError(f"{name} is not as it should be: {self._runs.get(name)}") from None
         return self._runs[name]
