@@ -141,12 +141,10 @@ class Runner:
 
 
 class _StopFlag(Stop):
-    def __init__(self) -> None:
-        self.flag = False
+    """A stop that nobody waits for: without the event, which belongs to a loop."""
 
-    @property
-    def is_asked(self) -> bool:
-        return self.flag
+    def __init__(self) -> None:
+        self.is_asked = False
 
 
 class _StepStore(KubernetesRunStore):
@@ -339,7 +337,7 @@ class RunnerProcesses:
     def _set(self, made: Any, top: Top, clock: StepClock) -> None:
         """Put a driver where `top` says; the clock and the stop flag as they were then."""
         clock.seconds = top.now
-        made._stop.flag = made._alarms.is_interrupted = top.is_stopping
+        made._stop.is_asked = made._alarms.is_interrupted = top.is_stopping
         entries = top.entries or ()
         made._state = state = RunState(context=dict(self.plan.input))
         for text in entries:
@@ -371,7 +369,7 @@ class RunnerProcesses:
         since: list[Given] = []
         for one in answers:
             assert isinstance(asked, Ask), "an answer to a runner that asks nothing"
-            clock.seconds, made._stop.flag, made._alarms.is_interrupted = one.now, one.is_stopping, one.is_stopping
+            clock.seconds, made._stop.is_asked, made._alarms.is_interrupted = one.now, one.is_stopping, one.is_stopping
             if one.is_stopping:
                 made._stopped_at = min(made._stopped_at, made._now())
             if one.length is not None:
@@ -482,7 +480,7 @@ class _Tops:
             lost=made._journal_lost,
             length=made._ports.store._length,
             now=self._clock.seconds,
-            is_stopping=made._stop.flag,
+            is_stopping=made._stop.is_asked,
             shown=inputs.shown_length,
         )
 

@@ -181,9 +181,8 @@ class Host:
             if found == served or found is None or context is None:
                 continue
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                    certificate, key
-                )  # or what is served is half new
+                # Tried on another context first: else what is served could be half new.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
                 context.load_cert_chain(certificate, key)
             except (OSError, ssl.SSLError) as error:  # half of it is there: the other half comes in moments
                 log.warning("api.certificate_unreadable", error=str(error))
