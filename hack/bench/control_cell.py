@@ -20,7 +20,7 @@ from chaos.mirror import Mirror
 from integration.operator.stage import Stage, now
 from pilothouse_api import names
 from pilothouse_api.digests import text_digest
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 from pilothouse_kubernetes.client import AGENTRUNS, CONFIGMAPS, PODS, KubernetesClient, Raw
 from pilothouse_kubernetes.connection import Connection, find_credentials
 from pilothouse_runner.adapters.api_server import ApiServer

@@ -209,7 +209,7 @@ def engine_run(turns: int, tool: Tool, open_journal, **gates) -> Run:
 
 
 def engine_plan(turns: int, gates):
-    from pilothouse_api.plan import Plan
+    from pilothouse_api.structs import Plan
 
     integer = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     tool = {
@@ -231,7 +231,7 @@ def engine_plan(turns: int, gates):
         {"id": "work", "kind": "Agent", "agent": agent},
         {"id": "answer", "kind": "Response", "response": {"mapping": {"text": "answer"}}},
     ]
-    return Plan.model_validate(
+    return Plan.read(
         {
             "run": {"namespace": "default", "name": "r", "uid": "u1"},
             "workflow": {"name": "w", "digest": "d"},

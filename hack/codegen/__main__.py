@@ -9,6 +9,7 @@ from codegen.descriptions import UndescribedError
 from codegen.outputs import FaultyError, leftovers, outputs
 from codegen.schema import UnstructuralError
 from codegen.sentences import TableError
+from codegen.structs import UnspeakableError
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN_LINES = 20
@@ -17,14 +18,14 @@ SHOWN_LINES = 20
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="hack/generate",
-        description="Writes CRDs and policies, the chart's copies of them, and the pages below docs/spec.",
+        description="Writes CRDs and policies, the chart's copies of them, the runner's Structs, and docs/spec.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not as it would be")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: the one of this script)")
     chosen = parser.parse_args(arguments)
     try:
         return check(chosen.root) if chosen.check else write(chosen.root)
-    except (FaultyError, TableError, UndescribedError, UnstructuralError) as error:
+    except (FaultyError, TableError, UndescribedError, UnspeakableError, UnstructuralError) as error:
         print(f"hack/generate: {error}", file=sys.stderr)
         return 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from codegen import chart, reference, sentences
+from codegen import chart, reference, sentences, structs
 from codegen.crds import definition
 from codegen.structure import faults
 from codegen.yaml_text import dump
@@ -37,6 +37,7 @@ def outputs(root: Path) -> Mapping[Path, str]:
         made[CHART_CRDS / name] = chart.crd_template(crd)
         made[PAGES / f"{kind.lower()}.md"] = reference.page(kind)
     made[sentences.PAGE] = sentences.page(root)
+    made[structs.PAGE] = structs.page()
     for path in sorted((root / POLICIES).glob("*.yaml")):
         made[CHART_POLICIES / path.name] = chart.policy_template(list(yaml.safe_load_all(path.read_text())))
     return made

@@ -20,7 +20,7 @@ from random import Random
 from faults.invariants import Story, check, compare
 from faults.world import FREEZES, LOSABLE, UNAWAITED, Fault, FaultKind, Point, World, read_faults
 from golden.script import Script, read_script
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "transcripts"
 OWN = Path(__file__).parent / "scripts"

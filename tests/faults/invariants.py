@@ -11,9 +11,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from faults.world import Performed, World, ended
 from golden.test_transcripts import check_exits, check_results
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Snapshot
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.facts import (
     ApprovalAnswered,
@@ -325,11 +327,11 @@ def snapshots_are_small_and_hide_what_is_hidden(story: Story) -> Iterator[str]:
     """Every snapshot is under its cap, and nothing that is to be masked is shown."""
     world = story.world
     for _, _, snapshot in world.published:
-        size = len(snapshot.model_dump_json(by_alias=True).encode())
+        size = len(msgspec.json.encode(snapshot))
         if size > world.settings.max_snapshot_bytes:
             yield f"a snapshot has {size} bytes"
     if world.script.hidden:
-        shown = [snapshot.model_dump_json() for _, _, snapshot in world.published]
+        shown = [repr(snapshot) for _, _, snapshot in world.published]
         shown += [str(frame) for frame in world.sink.frames]
         yield from (f"{word!r} is shown" for word in world.script.hidden if any(word in text for text in shown))
 

@@ -20,8 +20,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from golden.script import Event, Script
 from golden.stage import Stage
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Plan, Snapshot
 from pilothouse_api.wake import wake_due
 from pilothouse_engine.attempt import SettleCause
 from pilothouse_engine.facts import CallFinished, Fact

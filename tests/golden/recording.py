@@ -17,7 +17,7 @@ from msgspec.structs import fields
 from golden.script import Event
 from golden.stage import Killed, Stage, Told
 from pilothouse_api.digests import text_digest
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Snapshot
 from pilothouse_engine.facts import AskedCall, Fact, PromptMessage
 from pilothouse_engine.ports import (
     FunctionRequest,

@@ -41,7 +41,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from pilothouse_api.plan import LiveCeilings, Origin, Plan, PlannedAgent, PlannedText, RunIdentity
+from pilothouse_api import plan as models
+from pilothouse_api.structs import Plan
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_engine.attempt import SettleCause
@@ -145,22 +146,23 @@ class Script(_Node):
         steps = self.steps or [{"id": "work", "kind": "Agent", "agent": self.agent or {}}]
         if self.routes is not None:
             steps = [{**steps[0], "routes": self.routes}, *steps[1:]]
-        return Plan(
-            run=RunIdentity(namespace="ns", name="run-1", uid=UID),
-            workflow=Origin(name="flow", digest="d"),
+        valid = models.Plan(
+            run=models.RunIdentity(namespace="ns", name="run-1", uid=UID),
+            workflow=models.Origin(name="flow", digest="d"),
             spec=WorkflowSpec.model_validate({"steps": [self._step(step) for step in steps], **self.workflow}),
             agents={
-                name: PlannedAgent(
-                    origin=Origin(name=name, digest="d"), spec=AgentSpec.model_validate(self._agent(spec))
+                name: models.PlannedAgent(
+                    origin=models.Origin(name=name, digest="d"), spec=AgentSpec.model_validate(self._agent(spec))
                 )
                 for name, spec in self.agents.items()
             },
-            texts={key: PlannedText.model_validate(text) for key, text in self.texts.items()},
+            texts={key: models.PlannedText.model_validate(text) for key, text in self.texts.items()},
             input=self.input,
             active_deadline_seconds=self.active_deadline_seconds,
-            ceilings=LiveCeilings(),
+            ceilings=models.LiveCeilings(),
             **({"session": self.session} if self.session is not None else {}),
         )
+        return Plan.read(valid.to_raw())
 
     def _step(self, step: dict[str, Any]) -> dict[str, Any]:
         if "agent" in step:

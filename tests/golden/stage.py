@@ -9,10 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from golden.script import UID, Event, Script, When
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_api.v1alpha1.agentrun import Control, Snapshot
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import Control, McpServer, ModelEndpoint, Plan, Snapshot
 from pilothouse_engine.attempt import SettleCause
 from pilothouse_engine.driver import Driver
 from pilothouse_engine.facts import Fact, decode_all
@@ -365,7 +362,7 @@ class _Store(MemoryRunStore):
     def take_back_decisions(self) -> None:
         """Empty `spec.control.approvals`, as a person may."""
         control = self.directives.control.to_raw() if self.directives.control else {}
-        self._set(control=Control.model_validate({**control, "approvals": {}}))
+        self._set(control=Control.read({**control, "approvals": {}}))
 
     async def publish(self, snapshot: Snapshot) -> StoreFailure | None:
         failure = await super().publish(snapshot)

@@ -8,7 +8,7 @@ import pytest
 from golden.script import Script
 from golden.test_transcripts import SCRIPTS, played
 from pilothouse_api.signals import DEFAULT, RESERVED_EXITS, UNROUTED_REASON
-from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_api.structs import Step
 from pilothouse_engine.attempt import SettleCause
 from pilothouse_engine.facts import (
     FACTS,
@@ -61,7 +61,7 @@ WORDS: dict[str, set[Any]] = {
     "fact": set(FACTS),
     "failure": set(get_args(FailureKind)),
     "judged": {"Passed", "Refused"},
-    "kind": set(get_args(Step.model_fields["kind"].annotation)),
+    "kind": set(get_args(Step.__annotations__["kind"])),
     "landing": LANDINGS,
     "level": set(get_args(Level)),
     "mode": {"Run", "Pause", "Finish", "Abort"},

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from model.stepping import Ask, Cutting, Ended, Raises, StepAlarms, StepClock, resume
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Plan, Snapshot
 from pilothouse_engine import driver as driver_module
 from pilothouse_engine.attempt import Attempt, Finished, Lost, Released, Stop
 from pilothouse_engine.driver import Driver

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from model.world import Left, Scenario
-from unit.engine.scenarios import agent_step, answer, build_plan, call, calls, function_step, function_tool
+from unit.engine.scenarios import agent_step, answer, call, calls, function_step, function_tool, written_plan
 
 PAY = function_step("pay", effect="Once")
 
 
 def _plan(*steps: dict[str, Any]) -> Any:
-    return build_plan(*steps, input={}, active_deadline_seconds=10_000_000)
+    return written_plan(*steps, input={}, active_deadline_seconds=10_000_000)
 
 
 def directives(*modes: str) -> Any:

@@ -18,10 +18,10 @@ from model.checker import Move, Violation
 from model.operator_process import AWAY, CONFLICT, EXISTS, NOT_FOUND, Look, OperatorProcesses, Picture
 from model.runner_process import FENCED, JOURNAL_AWAY, STORE_AWAY, Entries, Runner, RunnerProcesses, _StepStore
 from model.stepping import Ask, resume
-from pilothouse_api import names
+from pilothouse_api import names, structs
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agentrun import Control, Snapshot
+from pilothouse_api.structs import Control, Snapshot
 from pilothouse_api.wake import wake_due
 from pilothouse_engine.driver import Driver
 from pilothouse_engine.testing.clock import START
@@ -168,7 +168,9 @@ class PilothouseModel:
     def __init__(self, scenario: Scenario, parts: Parts | None = None) -> None:
         self.scenario = scenario
         self.parts = parts or Parts()
-        self.runners = RunnerProcesses(scenario.plan, scenario.replies, scenario.is_durable, self.parts.driver)
+        self.runners = RunnerProcesses(
+            structs.Plan.read(scenario.plan.to_raw()), scenario.replies, scenario.is_durable, self.parts.driver
+        )
         self.operators = OperatorProcesses(scenario.plan, scenario.is_durable, self.parts.reconciler)
         self._publishes: dict[tuple[int, str, int | None], str] = {}
         self._raws: dict[Any, str] = {}
@@ -206,10 +208,10 @@ class PilothouseModel:
         park = properties.park_of(world.journal)
         if park is None or status.get("run") is None:
             return False
-        snapshot, control = Snapshot.model_validate(status["run"]), load(world.run)["spec"].get("control")
+        snapshot, control = Snapshot.read(status["run"]), load(world.run)["spec"].get("control")
         if snapshot.parked is None or snapshot.parked.reason not in ("Paused", "AwaitingApproval"):
             return False
-        asked = Control.model_validate(control) if control is not None else None
+        asked = Control.read(control) if control is not None else None
         return not wake_due(snapshot, asked, self._moment(world.now))
 
     def moves(self, world: World) -> Iterator[Move]:
@@ -485,7 +487,7 @@ class PilothouseModel:
             store = _StepStore.__new__(_StepStore)
             KubernetesRunStore.__init__(store, _NoServer(), "ns", "run-1", "uid-1", attempt)  # type: ignore[arg-type]
             store._length = length
-            asked = resume(store.publish(Snapshot.model_validate(load(text))), None)
+            asked = resume(store.publish(Snapshot.read(load(text))), None)
             assert isinstance(asked, Ask)
             known = self._publishes[key] = _one(asked.payload)
         return known

@@ -1,11 +1,12 @@
 """Checks that are kept as an artifact of type guardrail: one reading of its text, for validation and for the engine."""
 
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from pilothouse_api.artifacts import ArtifactTextError, load_artifact
-from pilothouse_api.v1alpha1.agent import GuardrailCheck
+
+if TYPE_CHECKING:
+    from pilothouse_api import structs
+    from pilothouse_api.v1alpha1.agent import GuardrailCheck
 
 MAX_ARTIFACT_CHECKS = 64
 
@@ -28,7 +29,7 @@ class CheckTextError(ValueError):
     """The text of an artifact is no list of checks; the message says why."""
 
 
-def parse_checks(text: str) -> tuple[GuardrailCheck, ...]:
+def parse_checks(text: str) -> "tuple[GuardrailCheck, ...]":
     """Return the checks of an artifact's text, a YAML list as it stands in a gate; raises CheckTextError.
 
     An artifact stands for itself: the criteria of its judges are inline, and it names no other artifact. What a pinned
@@ -49,7 +50,12 @@ def _load(text: str) -> Any:
         raise CheckTextError(str(error)) from None
 
 
-def _parse(index: int, raw_check: Any) -> GuardrailCheck:
+def _parse(index: int, raw_check: Any) -> "GuardrailCheck":
+    # Loaded where a text is judged: most runs have no artifacts.
+    from pydantic import ValidationError
+
+    from pilothouse_api.v1alpha1.agent import GuardrailCheck
+
     try:
         check = GuardrailCheck.model_validate(raw_check)
     except ValidationError as error:
@@ -65,7 +71,7 @@ def _parse(index: int, raw_check: Any) -> GuardrailCheck:
     return check
 
 
-def parameter_problem(check: GuardrailCheck) -> str | None:
+def parameter_problem(check: "GuardrailCheck | structs.GuardrailCheck") -> str | None:
     """Return what is wrong with which parameters a check has, or None: exactly its own."""
     own = PARAMETERS[check.check]
     if getattr(check, own) is None and check.check not in _WITHOUT_PARAMETERS:
@@ -75,4 +81,5 @@ def parameter_problem(check: GuardrailCheck) -> str | None:
 
 
 def _alias(name: str) -> str:
-    return GuardrailCheck.model_fields[name].alias or name
+    head, *rest = name.split("_")
+    return head + "".join(part.title() for part in rest)

@@ -3,12 +3,12 @@
 The names that a notification's templates may use stand here too, so that both agree on what resolves.
 """
 
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from pilothouse_api.artifacts import ArtifactTextError, load_artifact
-from pilothouse_api.v1alpha1.common import Hook
+
+if TYPE_CHECKING:
+    from pilothouse_api.v1alpha1.common import Hook
 
 MAX_ARTIFACT_HOOKS = 16
 
@@ -20,7 +20,7 @@ class HookTextError(ValueError):
     """The text of an artifact is no list of hooks; the message says why."""
 
 
-def parse_hooks(text: str) -> tuple[Hook, ...]:
+def parse_hooks(text: str) -> "tuple[Hook, ...]":
     """Return the hooks of an artifact's text, a YAML list as it stands in `hooks`; raises HookTextError."""
     raw_hooks = _load(text)
     if not isinstance(raw_hooks, list):
@@ -37,7 +37,12 @@ def _load(text: str) -> Any:
         raise HookTextError(str(error)) from None
 
 
-def _parse(index: int, raw_hook: Any) -> Hook:
+def _parse(index: int, raw_hook: Any) -> "Hook":
+    # Loaded where a text is judged: most runs have no artifacts.
+    from pydantic import ValidationError
+
+    from pilothouse_api.v1alpha1.common import Hook
+
     try:
         hook = Hook.model_validate(raw_hook)
     except ValidationError as error:

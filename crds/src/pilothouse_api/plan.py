@@ -4,12 +4,12 @@ Made by `pilothouse_control.resolve_plan`, stored by the operator in an immutabl
 `names.PLAN_KEY` as the canonical JSON of `Plan`, read by runner and CLI. Its digest is the SHA-256 of those bytes.
 """
 
-import json
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from pilothouse_api.digests import canonical_json, text_digest
+from pilothouse_api.stored_plan import IntegrityError, plan_body, text_key
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.base import JsonObject, Model
 from pilothouse_api.v1alpha1.common import Policy, TextSource
@@ -122,20 +122,10 @@ class Plan(Model):
         """Return the canonical JSON, the bytes that are stored and digested."""
         return canonical_json(self.model_dump(mode="json", by_alias=True, exclude_unset=True) | {"format": self.format})
 
-    @staticmethod
-    def decode(text: str, want_digest: str | None = None) -> "Plan":
-        """Return the plan of a text; raises ValueError for another digest than the wanted one, or an unknown form.
-
-        A text of the wanted digest is the one that `encode` once made of a plan that was valid: it is only read.
-        """
-        if want_digest is None:
-            return Plan.model_validate(json.loads(text))
-        if text_digest(text) != want_digest:
-            raise ValueError(f"the plan's digest is {text_digest(text)}, but the run's status says {want_digest}")
-        raw = json.loads(text)
-        if not isinstance(raw, dict) or raw.get("format") != 1:
-            raise ValueError("the plan is not of the format 1, the one that this version reads")
-        return Plan.from_checked(raw)
+    @classmethod
+    def decode(cls, text: str, want_digest: str | None = None) -> Self:
+        """Return the plan of a text; raises ValueError for another digest than the wanted one, or an unknown form."""
+        return cls.read(plan_body(text, want_digest))
 
     def agent_of(self, step: Step) -> AgentSpec:
         """Return the agent of an Agent step."""
@@ -162,16 +152,3 @@ class Plan(Model):
         if text_digest(planned.text) != planned.digest:
             raise IntegrityError(f"{planned.resolved} in the plan does not have the digest {planned.digest}")
         return planned.text
-
-
-class IntegrityError(Exception):
-    """A text of the plan is missing or is not what was planned (exit `error`, reason IntegrityViolation)."""
-
-
-def text_key(source: TextSource) -> str:
-    """Return the key of a text in `Plan.texts`: `artifact:name@version` or `configmap:name/key` as it is written."""
-    if source.artifact is not None:
-        return f"artifact:{source.artifact}"
-    if source.config_map_key_ref is not None:
-        return f"configmap:{source.config_map_key_ref.name}/{source.config_map_key_ref.key}"
-    raise ValueError("an inline text has no key")

@@ -2,23 +2,35 @@
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from pilothouse_api.digests import digest
-from pilothouse_api.v1alpha1.agentrun import ApprovalDecision, Control, ControlAnswer, Landing, Parked, Snapshot
+
+if TYPE_CHECKING:
+    from pilothouse_api import structs
+    from pilothouse_api.v1alpha1 import agentrun
+
+    # The operator has models, the runner has Structs: what is asked here is the same of both.
+    ApprovalDecision = agentrun.ApprovalDecision | structs.ApprovalDecision
+    Control = agentrun.Control | structs.Control
+    ControlAnswer = agentrun.ControlAnswer | structs.ControlAnswer
+    Landing = agentrun.Landing | structs.Landing
+    Parked = agentrun.Parked | structs.Parked
+    Snapshot = agentrun.Snapshot | structs.Snapshot
 
 
-def unanswered_mode(control: Control | None, answer: ControlAnswer) -> str | None:
+def unanswered_mode(control: "Control | None", answer: "ControlAnswer") -> str | None:
     """Return the mode that was asked for and is not in force, or None."""
     want = (control.mode if control else None) or "Run"
     return None if want == answer.mode.value else want
 
 
-def decision_digest(decision: ApprovalDecision) -> str:
-    """Return what tells one decision from another under the same call id."""
-    return digest(decision.to_raw())[:16]
+def decision_digest(decision: "ApprovalDecision") -> str:
+    """Return what tells one decision from another under the same call id: the same of its model and of its Struct."""
+    return digest({field: value for field, value in decision.to_raw().items() if value not in (None, [])})[:16]
 
 
-def is_answered(decision: ApprovalDecision, answer: Landing | None) -> bool:
+def is_answered(decision: "ApprovalDecision", answer: "Landing | None") -> bool:
     """Tell whether a decision was answered: one that was taken back and given anew, with other content, was not."""
     return answer is not None and answer.digest in (None, decision_digest(decision))
 
@@ -27,7 +39,7 @@ CHILD_AWAITED = "Awaited"
 """State of a child that its parent waits for."""
 
 
-def wake_due(snapshot: Snapshot, control: Control | None, now: datetime, ended: Collection[str] = ()) -> bool:
+def wake_due(snapshot: "Snapshot", control: "Control | None", now: datetime, ended: Collection[str] = ()) -> bool:
     """Tell whether the park of a snapshot is over, so that an attempt must advance the run.
 
     Paused wakes on Run, Finish and Abort, and at its deadline when the deadline aborts; AwaitingApproval on Finish,
@@ -53,5 +65,5 @@ def wake_due(snapshot: Snapshot, control: Control | None, now: datetime, ended: 
     return True
 
 
-def _is_past(parked: Parked, now: datetime) -> bool:
+def _is_past(parked: "Parked", now: datetime) -> bool:
     return parked.wake is not None and datetime.fromisoformat(parked.wake) <= now

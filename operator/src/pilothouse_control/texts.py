@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from pilothouse_api.digests import text_digest
-from pilothouse_api.plan import PlannedText, text_key
+from pilothouse_api.plan import PlannedText
+from pilothouse_api.stored_plan import text_key
 from pilothouse_api.v1alpha1.agent import ArtifactCheck, Skill
 from pilothouse_api.v1alpha1.common import Hook, TextSource
 from pilothouse_api.v1alpha1.steps import McpServer

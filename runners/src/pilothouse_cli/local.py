@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pilothouse_api import names
+from pilothouse_api import names, structs
 from pilothouse_api.digests import text_digest
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1 import AgentRun
@@ -31,6 +31,7 @@ from pilothouse_cli.local_store import LocalRunStore
 from pilothouse_cli.terminal import say
 from pilothouse_control.lineage import delegates_of
 from pilothouse_control.world import Platform
+from pilothouse_engine.catalog import catalog_of
 from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Frame, FrameSink, JournalCorrupt, SecretUnavailable
 from pilothouse_engine.run import Attempt, AttemptEnd, Lost, Stop, run_attempt
@@ -166,7 +167,7 @@ def _traced(
     observers: Sequence[Observer],
 ) -> AttemptEnd:
     """Run an attempt, with telemetry where the environment asks for it."""
-    telemetry = open_telemetry(plan, attempt.number, os.environ)
+    telemetry = open_telemetry(structs.Plan.read(plan.to_raw()), attempt.number, os.environ)
     if telemetry is None:
         return asyncio.run(_attempt(folder, plan, attempt, sink, on_release, observers))
     how = "Fault"
@@ -207,7 +208,8 @@ async def _once(
     journal = FileJournal(folder.journal_path, durable=True)
     store = LocalRunStore(folder, plan.run.uid, attempt.number)
     secrets = LocalSecrets(Path(STATE_FOLDER) / "secrets")
-    environment = named_environment(plan, os.environ)
+    carried = structs.Plan.read(plan.to_raw())
+    environment = named_environment(carried, os.environ)
 
     async def alone() -> AttemptEnd:
         async with open_ports(
@@ -220,7 +222,8 @@ async def _once(
             find_cluster=find_cluster,
             sessions=FileSessions(Path(STATE_FOLDER) / "sessions"),
         ) as ports:
-            return await run_attempt(plan, ports, attempt, stop, observers)
+            catalog = catalog_of(carried, ports, text_digest(plan.encode()))
+            return await run_attempt(catalog, ports, attempt, stop, observers)
 
     try:
         if not (folder.path / SUPERVISORS).exists():

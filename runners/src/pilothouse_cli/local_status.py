@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES, RunExit, Snapshot
+from pilothouse_api.structs import RunExit, Snapshot
+from pilothouse_api.v1alpha1.agentrun import FINISHED_PHASES
 
 SUCCESS_REASONS = frozenset({"Complete", "FinishedEarly"})
 ABORT_REASONS = frozenset({"Aborted", "PauseDeadline", "BarrierTimeout", "FinishedWithoutAnswer"})

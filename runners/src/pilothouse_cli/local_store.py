@@ -5,9 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
-from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
+from pilothouse_api.structs import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_cli.exits import CliError
 from pilothouse_cli.local_state import RawRun, RunFolder, RunIsGone
 from pilothouse_cli.local_status import report
@@ -43,13 +41,13 @@ class LocalRunStore:
             return Directives(
                 uid=self._uid,
                 generation=int(raw["metadata"]["generation"]),
-                control=Control.model_validate(spec["control"]) if spec.get("control") is not None else None,
-                limits=RunLimits.model_validate(spec["limits"]) if spec.get("limits") is not None else None,
+                control=Control.read(spec["control"]) if spec.get("control") is not None else None,
+                limits=RunLimits.read(spec["limits"]) if spec.get("limits") is not None else None,
                 snapshot=status.get("run"),
-                children={it["callId"]: ChildReport.model_validate(it) for it in _children(raw)},
+                children={it["callId"]: ChildReport.read(it) for it in _children(raw)},
                 **read_supervision(status.get("supervision")),
             )
-        except ValidationError as error:
+        except ValueError as error:
             what = f"spec.control, spec.limits, status.children or status.supervision cannot be understood: {error}"
             return StoreFailure("Refused", what[:500])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pilothouse_api import structs
 from pilothouse_api.observation import Observation
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1 import AgentRun
@@ -39,7 +40,7 @@ def record_local(runs: LocalRuns, name: str) -> Recording:
     """Return all that supervision could have seen of a local run, supervised or not; raises CliError."""
     run = runs.get(name)
     plan = load_plan(runs.folder(name))
-    catalog = Catalog(plan, lambda endpoint: None, lambda endpoint: None, is_durable=True)
+    catalog = Catalog(structs.Plan.read(plan.to_raw()), lambda endpoint: None, lambda endpoint: None, is_durable=True)
     try:
         looks = list(looks_of_journal(catalog, runs.entries(run)))
     except JournalCorrupt as error:

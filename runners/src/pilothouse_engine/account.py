@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from msgspec import Struct
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import Usage
 from pilothouse_engine.values import Value
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from pilothouse_api.v1alpha1.agent import AgentSpec, ModelEndpoint
+from pilothouse_api.structs import AgentSpec, ModelEndpoint
 from pilothouse_engine.facts import CallStarted, Cause, Facts, GateName, ModelStarted
 from pilothouse_engine.ports import Directives, SessionKey, StoreFailure, ToolSpec
 from pilothouse_engine.settings import Settings

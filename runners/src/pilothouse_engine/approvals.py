@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from pilothouse_api.patches import merge_patch
-from pilothouse_api.v1alpha1.agentrun import ApprovalDecision, Control, ControlAnswer, PendingApproval, Snapshot
+from pilothouse_api.structs import ApprovalDecision, Control, ControlAnswer, PendingApproval, Snapshot
 from pilothouse_api.wake import decision_digest, is_answered, wake_due
 from pilothouse_engine.actions import Action, Commit, Inputs
 from pilothouse_engine.catalog import Catalog

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Literal
 
-from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
+from pilothouse_api.structs import Parked, RunExit, Snapshot
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.values import Value
 

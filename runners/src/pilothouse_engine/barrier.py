@@ -8,7 +8,7 @@ stand in the same object.
 """
 
 from pilothouse_api.digests import digest
-from pilothouse_api.v1alpha1.agentrun import Control
+from pilothouse_api.structs import Control
 from pilothouse_engine.actions import Action, Commit, Inputs, WaitParked
 from pilothouse_engine.control import RETRY_SECONDS, plan_interruption
 from pilothouse_engine.facts import BarrierTimedOut, Facts, ModeAnswered, ParkBegan, ParkEnded

@@ -6,8 +6,8 @@ Every call gets exactly one result. A gate is a function of what it may see; the
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from pilothouse_api.plan import IntegrityError
 from pilothouse_api.signals import BUDGET_EXCEEDED, ERROR, MAX_ITERATIONS, UNRECOVERABLE
+from pilothouse_api.stored_plan import IntegrityError
 from pilothouse_engine.actions import Action, AskPolicy, Commit, Execute, Execution, Inputs, Show
 from pilothouse_engine.catalog import Catalog, PlannedStep, PlannedTool
 from pilothouse_engine.control import check_control, plan_interruption

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pilothouse_api.digests import digest, text_digest
-from pilothouse_api.plan import Plan, text_key
-from pilothouse_api.v1alpha1.agent import AgentSpec, InlineStep, ModelEndpoint, Tool
-from pilothouse_api.v1alpha1.agentrun import RunLimits
-from pilothouse_api.v1alpha1.base import Model
-from pilothouse_api.v1alpha1.common import Effect, TextSource
-from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_api.crossing import Written
+from pilothouse_api.digests import canonical_json, digest, text_digest
+from pilothouse_api.effects import Effect
+from pilothouse_api.stored_plan import text_key
+from pilothouse_api.structs import AgentSpec, InlineStep, ModelEndpoint, Plan, RunLimits, Step, TextSource, Tool
 from pilothouse_engine.account import Price, price_of
 from pilothouse_engine.facts import ToolSurface
 from pilothouse_engine.limits import Limits, effective_limits
@@ -41,7 +39,7 @@ _READ_SPEC = ToolSpec(
         "additionalProperties": False,
     },
 )
-READ_TOOL = Tool.from_checked({"name": READ_TOOL_RESULT, "parameters": dict(_READ_SPEC.parameters)})
+READ_TOOL = Tool(name=READ_TOOL_RESULT, parameters=dict(_READ_SPEC.parameters))
 """The engine's own tool in the form of a declared one, so that its arguments are checked like theirs."""
 
 
@@ -50,7 +48,7 @@ class Work(Value):
 
     step_id: str
     kind: str
-    params: Model
+    params: Written
     effect: Effect
     source: TextSource | None = None
 
@@ -150,7 +148,7 @@ class Catalog:
     @cached_property
     def digest(self) -> str:
         """The plan's digest, which the journal names."""
-        return self._digest or text_digest(self.plan.encode())
+        return self._digest or text_digest(canonical_json(self.plan.to_raw()))
 
     @cached_property
     def has_hooks(self) -> bool:
@@ -339,7 +337,7 @@ def _tasks_of(planned: PlannedTool) -> Iterator[tuple[str, PlannedTool]]:
     """Yield the engine's tool that starts a delegate in the background, where its entry offers that."""
     if planned.tool.background and planned.agent_ref is not None:
         name = task_name(planned.tool.name)
-        yield name, replace(planned, tool=planned.tool.model_copy(update={"name": name}), is_task=True)
+        yield name, replace(planned, tool=replace(planned.tool, name=name), is_task=True)
 
 
 def _policed_tools(policies: "Iterable[PlannedPolicy]") -> frozenset[str] | None:

@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pilothouse_api.signals import ABORTED, BUDGET_EXCEEDED, DEFAULT, ERROR, RESERVED_EXITS
+from pilothouse_api.structs import ChildRef, ChildReport, ChildRequest, Delegate, Snapshot
 from pilothouse_api.templates import MissingPath, render_value
-from pilothouse_api.v1alpha1.agentrun import ChildRef, ChildReport, ChildRequest, Snapshot
-from pilothouse_api.v1alpha1.steps import Delegate
 from pilothouse_api.wake import wake_due
 from pilothouse_engine.account import Remaining, dollars, nano
 from pilothouse_engine.actions import Action, Commit, Inputs

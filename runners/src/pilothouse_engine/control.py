@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pilothouse_api.v1alpha1.agentrun import Control
+from pilothouse_api.structs import Control
 from pilothouse_api.wake import decision_digest
 from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl
 from pilothouse_engine.catalog import Catalog

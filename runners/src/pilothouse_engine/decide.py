@@ -5,8 +5,8 @@ The rules stand in the order in which they win; the first that has something to 
 
 from collections.abc import Callable
 
-from pilothouse_api.plan import IntegrityError
 from pilothouse_api.signals import ABORTED, ERROR
+from pilothouse_api.stored_plan import IntegrityError
 from pilothouse_engine.actions import Action, Commit, Execute, Execution, Finish, Inputs, ReadControl
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import check_control, plan_checkpoint, plan_interruption, plan_last_answers

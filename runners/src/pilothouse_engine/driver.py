@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never
 
 from msgspec.structs import replace
 
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agent import AgentSpec
-from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
+from pilothouse_api.structs import AgentSpec, Parked, Plan, Snapshot
 from pilothouse_engine.account import Hold, charge
 from pilothouse_engine.actions import (
     AskPolicy,
@@ -366,13 +364,13 @@ class Driver:
         else:
             stood = self._publisher.sent or read_snapshot(self._inputs.directives, self._attempt.number)
         unsaid = {"exit": None, "result": None, "running": None}
-        snapshot = stood.model_copy(update={"parked": parked, "journal_length": self._flushed, **unsaid})
+        snapshot = replace(stood, parked=parked, journal_length=self._flushed, **unsaid)
         has_looked = self._inputs.published_length is not None or self._state.ended is not None
         if self._state.attempt != self._attempt.number:
             # It has not fenced the others, and has nothing to say but that it lets go: else it would count as crashed.
             has_looked = released and await self._look() is None
             stood = read_snapshot(self._inputs.directives, self._attempt.number)
-            snapshot = stood.model_copy(update={"parked": parked, **unsaid})
+            snapshot = replace(stood, parked=parked, **unsaid)
         if has_looked:
             failure = await self._ports.store.publish(snapshot)
             if failure is not None and failure.kind in ("Gone", "Fenced"):

@@ -1,9 +1,6 @@
 """The limits that are in force: the agent's, the workflow's totals, and what was changed on the live run."""
 
-from pilothouse_api.plan import LiveCeilings
-from pilothouse_api.v1alpha1.agent import AgentLimits
-from pilothouse_api.v1alpha1.agentrun import RunLimits
-from pilothouse_api.v1alpha1.workflow import RunTotals
+from pilothouse_api.structs import AgentLimits, LiveCeilings, RunLimits, RunTotals
 from pilothouse_engine.account import Account, Remaining, nano
 from pilothouse_engine.values import Value
 
@@ -59,7 +56,7 @@ def effective_limits(
     is_durable: bool,
 ) -> Limits:
     """Combine limits: totals bind by their tighter one, all else is what was changed last, up to the ceilings."""
-    own, new = agent or AgentLimits.from_checked({}), changed or RunLimits.from_checked({})
+    own, new = agent or AgentLimits(), changed or RunLimits()
     on_timeout = new.on_pause_timeout or own.on_pause_timeout or ("Release" if is_durable else "Abort")
     return Limits(
         max_iterations=own.max_iterations if new.max_iterations is None else new.max_iterations,

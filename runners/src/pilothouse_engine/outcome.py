@@ -6,8 +6,8 @@ from typing import Any
 
 from pilothouse_api.schemas import SchemaError, compile_schema
 from pilothouse_api.signals import DEFAULT
+from pilothouse_api.structs import AgentSpec, Outcome
 from pilothouse_api.templates import MissingPath, lookup
-from pilothouse_api.v1alpha1.agent import AgentSpec, Outcome
 from pilothouse_engine.strict_json import JsonError, parse_json, printable
 from pilothouse_engine.values import Value
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from pilothouse_api.v1alpha1.agentrun import Parked, Snapshot
+from pilothouse_api.structs import Parked, Snapshot
 from pilothouse_api.wake import wake_due
 from pilothouse_engine.actions import Action, Commit, Inputs, ReadControl, Release, WaitParked
 from pilothouse_engine.catalog import Catalog

@@ -11,9 +11,16 @@ from typing import Any, Literal, Protocol
 
 from msgspec import field
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_api.v1alpha1.agentrun import Barrier, ChildReport, Control, RunLimits, Snapshot, SupervisionClock
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import (
+    Barrier,
+    ChildReport,
+    Control,
+    McpServer,
+    ModelEndpoint,
+    RunLimits,
+    Snapshot,
+    SupervisionClock,
+)
 from pilothouse_engine.values import Value
 
 # ---------------------------------------------------------------- models
@@ -484,7 +491,7 @@ class Directives(Value):
 
 
 def read_supervision(raw: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `status.supervision` says to the run, as fields of Directives; raises ValidationError.
+    """Return what `status.supervision` says to the run, as fields of Directives; raises ValueError.
 
     Who watches it, and what they did, is not the run's business and changes at every turn.
     """
@@ -493,8 +500,8 @@ def read_supervision(raw: Mapping[str, Any] | None) -> dict[str, Any]:
     barrier, clock = raw.get("barrier"), raw.get("clock")
     return {
         "is_supervised": bool(raw.get("supervisors")) or barrier is not None,
-        "barrier": None if barrier is None else Barrier.model_validate(barrier),
-        "clock": None if clock is None else SupervisionClock.model_validate(clock),
+        "barrier": None if barrier is None else Barrier.read(barrier),
+        "clock": None if clock is None else SupervisionClock.read(clock),
     }
 
 

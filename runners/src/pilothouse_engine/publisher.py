@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Snapshot
 from pilothouse_engine.alarms import Alarm, Alarms
 from pilothouse_engine.ports import Clock, RunStore, StoreFailure
 

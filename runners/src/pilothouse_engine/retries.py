@@ -6,7 +6,7 @@ its models. Within it an attempt may begin and must end, but the first one of ea
 
 from collections.abc import Mapping
 
-from pilothouse_api.v1alpha1.common import Retry
+from pilothouse_api.structs import Retry
 from pilothouse_engine.catalog import PlannedStep
 from pilothouse_engine.facts import Cause, ModelFailed
 from pilothouse_engine.ports import RETRIED_FAILURES

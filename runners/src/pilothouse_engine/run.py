@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 from pilothouse_engine.attempt import Attempt, AttemptEnd, Finished, Lost, Released, Stop
 from pilothouse_engine.catalog import Catalog, catalog_of
 from pilothouse_engine.driver import Driver

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.account import stated_price
 from pilothouse_engine.ports import (
     Clock,

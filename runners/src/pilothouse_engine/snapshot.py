@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from msgspec.structs import replace
 
-from pilothouse_api.digests import text_digest
-from pilothouse_api.v1alpha1.agentrun import (
+from pilothouse_api.digests import compact_json, text_digest
+from pilothouse_api.structs import (
     ChildHold,
     ChildRef,
     ChildRequest,
@@ -99,10 +99,10 @@ def _running(state: RunState) -> RunningCall | None:
 def read_snapshot(directives: Directives | None, attempt: int) -> Snapshot:
     """Return the snapshot that stood when directives were read, as this attempt's; an empty one where none did."""
     try:
-        stood = Snapshot.model_validate((directives and directives.snapshot) or {})
-    except ValidationError:
+        stood = Snapshot.read((directives and directives.snapshot) or {})
+    except ValueError:
         stood = Snapshot(attempt=attempt)
-    return stood.model_copy(update={"attempt": attempt})
+    return replace(stood, attempt=attempt)
 
 
 def lost_snapshot(raw_snapshot: Mapping[str, Any], catalog: Catalog, state: RunState, inputs: Inputs) -> Snapshot:
@@ -112,8 +112,8 @@ def lost_snapshot(raw_snapshot: Mapping[str, Any], catalog: Catalog, state: RunS
     """
     built = build_snapshot(catalog, state, inputs)
     try:
-        stood = Snapshot.model_validate(raw_snapshot)
-    except ValidationError:
+        stood = Snapshot.read(raw_snapshot)
+    except ValueError:
         return built
     unknown = {effect.call_id: effect for effect in (*stood.effects.unknown, *built.effects.unknown)}
     changes = {
@@ -125,7 +125,7 @@ def lost_snapshot(raw_snapshot: Mapping[str, Any], catalog: Catalog, state: RunS
         "control": built.control,
         "effects": Effects(settled=stood.effects.settled, unknown=list(unknown.values())),
     }
-    return fit_snapshot(stood.model_copy(update=changes), inputs.settings.max_snapshot_bytes)
+    return fit_snapshot(replace(stood, **changes), inputs.settings.max_snapshot_bytes)
 
 
 def _upcoming_step(catalog: Catalog, state: RunState) -> str | None:
@@ -158,7 +158,7 @@ def _tokens(state: RunState, limits: Limits) -> TokenReport:
     report = _account(state.account, limits.run_tokens)
     if visit is None or not visit.is_agent:
         return report
-    return report.model_copy(update={"visit": _account(visit.account, limits.visit_tokens)})
+    return replace(report, visit=_account(visit.account, limits.visit_tokens))
 
 
 def _account(account: Account, budget: int | None) -> TokenReport:
@@ -323,14 +323,14 @@ def fit_snapshot(snapshot: Snapshot, cap: int) -> Snapshot:
     for shrink in ((lambda s: {}), *_SHRINKS):
         changed = shrink(snapshot)
         if changed:
-            snapshot = snapshot.model_copy(update={**changed, "truncated": True})
+            snapshot = replace(snapshot, **changed, truncated=True)
         if _size(snapshot) <= cap:
             return snapshot
     return snapshot
 
 
 def _size(snapshot: Snapshot) -> int:
-    return len(snapshot.model_dump_json(by_alias=True).encode("utf-8", "replace"))
+    return len(compact_json(snapshot.to_raw()).encode("utf-8", "replace"))
 
 
 _Shrink = Callable[[Snapshot], dict[str, Any]]
@@ -339,11 +339,11 @@ _SHRINKS: tuple[_Shrink, ...] = (
     lambda s: {"trace": s.trace[-5:]},
     lambda s: {"steps": s.steps[-10:]},
     lambda s: {"trace": []},
-    lambda s: {"control": s.control.model_copy(update={"steer": _newest(s.control.steer), "approvals": {}})},
+    lambda s: {"control": replace(s.control, steer=_newest(s.control.steer), approvals={})},
     lambda s: {"effects": Effects(settled=s.effects.settled, unknown=s.effects.unknown[:MAX_UNKNOWN])},
     lambda s: {"steps": s.steps[-1:]},
     lambda s: {"children": [child for child in s.children if child.state != "Delivered"]},
-    lambda s: {"exit": s.exit and s.exit.model_copy(update={"partial": None})},
+    lambda s: {"exit": s.exit and replace(s.exit, partial=None)},
     lambda s: {"result": fit_result(s.result, REFERENCE_BYTES)},
     lambda s: {"effects": Effects(settled=s.effects.settled, unknown=s.effects.unknown[:8])},
     lambda s: {"tool_calls": {}},
@@ -354,7 +354,7 @@ _SHRINKS: tuple[_Shrink, ...] = (
 def _most_called(counts: VisitCounts) -> VisitCounts:
     """Return the counts with the tools that a rule may be about: those that were called most."""
     most = sorted(counts.tool_calls.items(), key=lambda item: -item[1])[:MAX_COUNTED_TOOLS]
-    return counts.model_copy(update={"tool_calls": dict(most)})
+    return replace(counts, tool_calls=dict(most))
 
 
 def _newest(answers: dict[str, Landing]) -> dict[str, Landing]:

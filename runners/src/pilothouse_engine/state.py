@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pilothouse_api.names import child_run_name
 from pilothouse_api.signals import ABORTED
-from pilothouse_api.v1alpha1.agentrun import RunLimits
+from pilothouse_api.structs import RunLimits
 from pilothouse_engine.account import Account, Charge, Hold
 from pilothouse_engine.facts import (
     TOOLS_OFF,
@@ -518,7 +518,7 @@ def _approval_answered(state: RunState, fact: ApprovalAnswered) -> None:
 
 def _limits_landed(state: RunState, fact: LimitsLanded) -> None:
     state.limits_landed = fact
-    state.limits = RunLimits.model_validate(fact.limits)
+    state.limits = RunLimits.read(fact.limits)
 
 
 def _park_began(state: RunState, fact: ParkBegan) -> None:

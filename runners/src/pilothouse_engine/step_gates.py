@@ -5,8 +5,8 @@ from typing import Any
 
 from pilothouse_api.digests import digest
 from pilothouse_api.signals import ABORTED, ERROR
+from pilothouse_api.structs import Approval
 from pilothouse_api.templates import MissingPath, lookup, render
-from pilothouse_api.v1alpha1.steps import Approval
 from pilothouse_engine.actions import Action, Commit, Inputs
 from pilothouse_engine.approvals import denial_of, plan_request
 from pilothouse_engine.catalog import Catalog, Work

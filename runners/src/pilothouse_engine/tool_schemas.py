@@ -6,11 +6,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import AgentSpec, APICall, InlineStep, Plan, ResourceCall, Step, Tool
 from pilothouse_api.templates import placeholders, placeholders_of
-from pilothouse_api.v1alpha1.agent import AgentSpec, InlineStep, Tool
-from pilothouse_api.v1alpha1.steps import APICall, ResourceCall
-from pilothouse_api.v1alpha1.workflow import Step
 from pilothouse_engine.ports import ToolSpec
 from pilothouse_engine.strict_json import JsonError, parse_json, path_text, printable
 from pilothouse_engine.values import Value

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeGuard, assert_never
 
-from pilothouse_api.plan import IntegrityError, Plan
+from msgspec.structs import replace
+
 from pilothouse_api.signals import (
     ABORTED,
     BUDGET_EXCEEDED,
@@ -15,6 +16,8 @@ from pilothouse_api.signals import (
     POLICY_DENIED,
     UNRECOVERABLE,
 )
+from pilothouse_api.stored_plan import IntegrityError
+from pilothouse_api.structs import Plan
 from pilothouse_api.templates import MissingPath
 from pilothouse_engine.account import (
     ASSUMED_OUTPUT_TOKENS,
@@ -311,7 +314,7 @@ def _call(
         return _exit(state, inputs, ERROR, "IntegrityViolation", str(error))
     own = model.timeout_seconds + ADAPTER_GRACE_SECONDS
     if output_cap is not None:
-        model = model.model_copy(update={"max_output_tokens": output_cap})
+        model = replace(model, max_output_tokens=output_cap)
     return CallModel(
         started=ModelStarted(
             inputs.now,

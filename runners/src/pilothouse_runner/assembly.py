@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilothouse_api import names
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer, Plan
 from pilothouse_engine.ports import (
     FrameSink,
     Journal,

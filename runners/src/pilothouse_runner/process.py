@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from pilothouse_api import names
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 from pilothouse_engine.catalog import catalog_of
 from pilothouse_engine.observers import Observer
 from pilothouse_engine.ports import Frame, FrameSink, Journal, JournalCorrupt, Sessions
@@ -183,7 +183,7 @@ def load_plan(settings: RunnerSettings) -> Plan:
         plan = Plan.decode(text, settings.plan_digest)
     except OSError as error:
         raise PlanError(f"the plan {settings.plan_path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # pydantic's errors among them
+    except ValueError as error:
         raise PlanError(f"the plan cannot be used: {str(error)[:500]}") from None
     if plan.run.uid != settings.uid:
         raise PlanError(f"the plan is for the run with the uid {plan.run.uid}, this run's is {settings.uid}")

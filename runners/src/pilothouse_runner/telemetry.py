@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 
 if TYPE_CHECKING:
     from pilothouse_runner.adapters.telemetry.sending import Telemetry

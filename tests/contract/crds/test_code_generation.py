@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
-from codegen import chart
+from codegen import chart, structs
 from codegen.__main__ import main
 from codegen.descriptions import UndescribedError
 from codegen.outputs import CHART_CRDS, CHART_POLICIES, OWNED, POLICIES, outputs
@@ -158,7 +158,8 @@ def checkout(tmp_path: Path) -> Path:
             if path.is_file():
                 (tmp_path / folder).mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, tmp_path / folder)
-    for path in (SOURCE, PAGE):
+    for path in (SOURCE, PAGE, structs.PAGE):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     return tmp_path
 

@@ -16,7 +16,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from pilothouse_api import __version__
 from pilothouse_api.names import audience_token_file
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult
 from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_runner.adapters.mcp import SdkMcp, session
@@ -32,7 +32,7 @@ MIB = 1_048_576
 
 
 def at(url: str, **more: Any) -> McpServer:
-    return McpServer.model_validate({"name": "things", "transport": "StreamableHTTP", "url": url, **more})
+    return McpServer.read({"name": "things", "transport": "StreamableHTTP", "url": url, **more})
 
 
 async def call(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer
 from pilothouse_engine.ports import Mcp, McpFailure, McpListing, McpResult, McpTool
 from pilothouse_engine.testing.mcp import InProcessMcp
 from support.mcp_servers import sdk_server

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from pilothouse_api.v1alpha1.common import Header
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import Header, McpServer
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult
 from pilothouse_runner.adapters.mcp import SdkMcp
 from support.mcp_servers import raw_stdio
@@ -132,7 +132,7 @@ async def test_a_program_that_is_not_there_is_said_so(is_confined: bool, a_clien
 
 async def test_headers_do_not_go_with_stdio(a_client: MakeClient) -> None:
     async with a_client() as mcp:
-        server = raw("plain").model_copy(update={"headers": [Header(name="A", value="b")]})
+        server = replace(raw("plain"), headers=[Header(name="A", value="b")])
         assert "StreamableHTTP" in failed(await mcp.list_tools(server, 60.0), "Unavailable").message
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from msgspec.structs import replace
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import Message, Model, ModelFailure, ModelReply, ModelRequest
 from pilothouse_engine.scripted import Script, ScriptedModel, parse_script
 from pilothouse_runner.adapters.models.litellm import LiteLLMModel
@@ -62,14 +62,14 @@ class Adapter:
 
     def endpoint(self, **changes: Any) -> ModelEndpoint:
         if self.server is None:
-            return ModelEndpoint.model_validate({"name": "scripted", "script": {"inline": "-"}} | changes)
+            return ModelEndpoint.read({"name": "scripted", "script": {"inline": "-"}} | changes)
         base = {
             "name": "openai/scripted",
             "apiBase": self.server.url,
             "apiKeySecretRef": {"name": "model", "key": "token"},
             "timeoutSeconds": 20,
         }
-        return ModelEndpoint.model_validate(base | changes)
+        return ModelEndpoint.read(base | changes)
 
     async def call(self, request: ModelRequest | None = None, **changes: Any) -> ModelReply | ModelFailure:
         request = request or ModelRequest(self.endpoint(**changes), MESSAGES, turn=1)

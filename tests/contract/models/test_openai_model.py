@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from contract.models.conftest import KEY, MESSAGES, OneSecret, check_shows_nothing
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, SecretUnavailable
 from pilothouse_engine.scripted import Entry, Raw, Script
 from pilothouse_runner.adapters.models.openai import MAX_REPLY_BYTES, OpenAIModel, chat_url, encode_body
@@ -56,7 +56,7 @@ def socket_server(*pieces: bytes, gap: float = 0.0) -> Iterator[str]:
 
 
 async def call(base: str, **changes: Any) -> ModelReply | ModelFailure:
-    endpoint = ModelEndpoint.model_validate({"name": "openai/m", "apiBase": base, "timeoutSeconds": 10} | changes)
+    endpoint = ModelEndpoint.read({"name": "openai/m", "apiBase": base, "timeoutSeconds": 10} | changes)
     model = OpenAIModel(OneSecret(), environ={})
     try:
         result = await model.call(ModelRequest(endpoint, MESSAGES, turn=1))
@@ -138,7 +138,7 @@ async def test_connections_are_kept_and_a_proxy_is_not_asked_for_loopback(monkey
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     model = OpenAIModel(OneSecret(), environ={})
     with stub_server(Script(turns=[Entry(text="a")], repeat="Last")) as server:
-        endpoint = ModelEndpoint.model_validate({"name": "openai/m", "apiBase": server.url})
+        endpoint = ModelEndpoint.read({"name": "openai/m", "apiBase": server.url})
         for _ in range(3):
             assert isinstance(await model.call(ModelRequest(endpoint, MESSAGES)), ModelReply)
         assert len(set(server.clients)) == 1
@@ -156,7 +156,7 @@ async def test_a_proxy_that_cannot_be_used_is_a_failure(monkeypatch: pytest.Monk
 def test_one_adapter_serves_loops_one_after_another() -> None:
     model = OpenAIModel(OneSecret(), environ={})
     with stub_server(Script(turns=[Entry(text="a")], repeat="Last")) as server:
-        endpoint = ModelEndpoint.model_validate({"name": "openai/m", "apiBase": server.url})
+        endpoint = ModelEndpoint.read({"name": "openai/m", "apiBase": server.url})
         for _ in range(2):
             assert isinstance(asyncio.run(model.call(ModelRequest(endpoint, MESSAGES))), ModelReply)
 
@@ -204,7 +204,7 @@ class Holding:
     ],
 )
 async def test_a_key_that_cannot_be_used_is_named_and_nothing_is_sent(secrets: Any, want: str) -> None:
-    endpoint = ModelEndpoint.model_validate(
+    endpoint = ModelEndpoint.read(
         {"name": "openai/m", "apiBase": "http://127.0.0.1:1", "apiKeySecretRef": {"name": "model", "key": "token"}}
     )
     result = await OpenAIModel(secrets).call(ModelRequest(endpoint, MESSAGES))
@@ -214,7 +214,7 @@ async def test_a_key_that_cannot_be_used_is_named_and_nothing_is_sent(secrets: A
 async def test_a_request_says_which_span_it_belongs_to_where_there_is_one() -> None:
     script = Script(turns=[Entry(text="a")], repeat="Last")
     with stub_server(script) as server:
-        endpoint = ModelEndpoint.model_validate({"name": "openai/m", "apiBase": server.url})
+        endpoint = ModelEndpoint.read({"name": "openai/m", "apiBase": server.url})
         await OpenAIModel(OneSecret(), {}).call(ModelRequest(endpoint, MESSAGES))
         token = TRACEPARENT.set("00-abc-def-01")
         await OpenAIModel(OneSecret(), {}).call(ModelRequest(endpoint, MESSAGES))
@@ -225,12 +225,10 @@ async def test_a_request_says_which_span_it_belongs_to_where_there_is_one() -> N
 async def test_without_a_reference_the_environments_key_is_for_openai_alone() -> None:
     environ = {"OPENAI_API_KEY": KEY}
     with stub_server(Script(turns=[Entry(text="a")])) as server:
-        endpoint = ModelEndpoint.model_validate({"name": "openai/m", "apiBase": server.url})
+        endpoint = ModelEndpoint.read({"name": "openai/m", "apiBase": server.url})
         await OpenAIModel(OneSecret(), environ).call(ModelRequest(endpoint, MESSAGES))
         assert "authorization" not in server.headers[0]
-    missing = await OpenAIModel(OneSecret(), {}).call(
-        ModelRequest(ModelEndpoint.model_validate({"name": "openai/m"}), MESSAGES)
-    )
+    missing = await OpenAIModel(OneSecret(), {}).call(ModelRequest(ModelEndpoint.read({"name": "openai/m"}), MESSAGES))
     assert missing == ModelFailure("Authentication", "OPENAI_API_KEY is empty; see model.apiKeySecretRef")
 
 
@@ -272,7 +270,7 @@ async def test_an_address_that_cannot_be_called_says_so(base: str) -> None:
     ],
 )
 async def test_the_output_limit_goes_by_the_name_that_the_host_knows(host: str, want: str) -> None:
-    endpoint = ModelEndpoint.model_validate({"name": "openai/gpt-x", "maxOutputTokens": 7})
+    endpoint = ModelEndpoint.read({"name": "openai/gpt-x", "maxOutputTokens": 7})
     body = encode_body(ModelRequest(endpoint, MESSAGES), host)
     assert {key for key in body if "token" in key} == {want}
     assert (body["model"], body[want]) == ("gpt-x", 7)

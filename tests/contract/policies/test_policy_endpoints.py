@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from contract.policies.opa_server import OpaServer, serve_opa
-from pilothouse_api.v1alpha1.common import PolicyRule
+from pilothouse_api.structs import PolicyRule
 from pilothouse_engine.policies.evaluation import judge_call, plan_policy
 from pilothouse_engine.policies.questions import Question
 from pilothouse_engine.policies.verdicts import Decision
@@ -40,7 +40,7 @@ async def opa() -> AsyncIterator[OpaServer]:
 
 async def ask(url: str, question: Question = QUESTION, timeout: int = 5) -> Decision:
     rule = {"name": "central", "at": "ToolCall", "http": {"url": url, "timeoutSeconds": timeout}}
-    return await judge_call([plan_policy("agent b", [PolicyRule.model_validate(rule)])], question, HttpxHttp())
+    return await judge_call([plan_policy("agent b", [PolicyRule.read(rule)])], question, HttpxHttp())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from pilothouse_api.patches import merge_patch
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Snapshot
 from pilothouse_cli.local_state import RunFolder, make_folder
 from pilothouse_cli.local_store import LocalRunStore
 from pilothouse_engine.ports import RunStore

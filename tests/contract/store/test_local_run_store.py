@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agentrun import Effects, Parked, RunExit, Snapshot, UnknownEffect
+from pilothouse_api.structs import Effects, Parked, RunExit, Snapshot, UnknownEffect
 from pilothouse_cli.local_state import RunIsLive
 from pilothouse_cli.local_store import LocalRunStore
 from pilothouse_engine.ports import Directives, StoreFailure
@@ -76,7 +76,7 @@ async def test_a_person_and_the_run_write_at_once_and_neither_loses_anything(loc
     assert directives.control is not None
     assert len(directives.control.steer) == 60
     assert directives.generation == 61
-    assert directives.snapshot == {"attempt": 1, "turn": 59}
+    assert directives.snapshot == Snapshot(attempt=1, turn=59).to_raw()
 
 
 async def test_readers_never_see_half_a_file(local: Any) -> None:

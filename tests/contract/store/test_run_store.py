@@ -5,8 +5,9 @@ import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from pilothouse_api.v1alpha1.agentrun import Barrier, Snapshot, SupervisionClock
+from pilothouse_api.structs import Barrier, Snapshot, SupervisionClock
 from pilothouse_engine.ports import Directives
 
 pytestmark = pytest.mark.anyio
@@ -39,12 +40,13 @@ async def test_directives_are_the_newest_and_each_change_counts_a_generation(han
 
 async def test_a_published_snapshot_is_what_the_next_attempt_reads(hands: Any, snapshot: Snapshot) -> None:
     assert await hands.store.publish(snapshot) is None
-    assert await hands.store.publish(snapshot.model_copy(update={"turn": 3})) is None
+    assert await hands.store.publish(replace(snapshot, turn=3)) is None
 
     directives = await read(hands)
 
     assert directives.generation == 1
-    assert directives.snapshot == {"attempt": 1, "turn": 3, "step": "s", "journalLength": 7}
+    assert directives.snapshot == replace(snapshot, turn=3).to_raw()
+    assert {**directives.snapshot, "attempt": 1, "turn": 3, "step": "s", "journalLength": 7} == directives.snapshot
 
 
 async def test_waiting_ends_after_its_time_when_nothing_changes(hands: Any, snapshot: Snapshot) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from pilothouse_api.names import ANNOTATION_IDEMPOTENCY_KEY
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 from pilothouse_cli.local_cluster import find_cluster
 from pilothouse_engine.ports import Ports, ResourceFailure, ResourceReply, ResourceRequest, Resources
 from pilothouse_engine.run import Attempt, Finished, Stop, run_attempt
@@ -213,7 +213,7 @@ def creating_plan(effect: str) -> Plan:
     }
     step = {"id": "make", "kind": "Resource", "effect": effect, "resource": resource}
     uid = str(uuid.uuid4())
-    return Plan.model_validate(
+    return Plan.read(
         {
             "run": {"namespace": "default", "name": "r1", "uid": uid},
             "workflow": {"name": "w", "digest": "0"},

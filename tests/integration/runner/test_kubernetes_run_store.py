@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from pilothouse_api.v1alpha1.agentrun import Barrier, Snapshot, SupervisionClock
+from pilothouse_api.structs import Barrier, Snapshot, SupervisionClock
 from pilothouse_engine.ports import Directives, StoreFailure
 from pilothouse_runner.adapters import kubernetes_run_store
 from pilothouse_runner.adapters.api_server import ApiServer

@@ -9,7 +9,7 @@ import pytest
 
 from pilothouse_api import names
 from pilothouse_api.names import redis_run_prefix
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.looks import RawLook, looks_of_journal, settle_looks
 from pilothouse_runner.adapters.redis_client import RedisClient, parse_address

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from integration.operator.fault_proxy import Fault, FaultProxy, fault_proxy, is_watch, watches, writes
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure
 from pilothouse_kubernetes.connection import Credentials
 from pilothouse_runner.adapters import kubernetes_run_store

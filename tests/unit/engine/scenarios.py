@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pilothouse_api.plan import Origin, Plan, PlannedText, RunIdentity
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api import plan as models
+from pilothouse_api.structs import ModelEndpoint, Plan, PlannedText, Snapshot
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
 from pilothouse_engine.facts import Fact, decode_all
 from pilothouse_engine.frames import fold
@@ -125,22 +124,24 @@ def function_step(id: str, routes: dict[str, str] | None = None, **fields: Any) 
     return step | ({"routes": routes} if routes else {})
 
 
-def build_plan(
+def build_plan(*steps: dict[str, Any], texts: dict[str, PlannedText] | None = None, **more: Any) -> Plan:
+    return replace(Plan.read(written_plan(*steps, **more).to_raw()), texts=texts or {})
+
+
+def written_plan(
     *steps: dict[str, Any],
     input: dict[str, Any] | None = None,
-    texts: dict[str, PlannedText] | None = None,
     active_deadline_seconds: int = 3600,
     session: str | None = None,
     uid: str = "uid-1",
     **spec: Any,
-) -> Plan:
-    return Plan(
-        run=RunIdentity(namespace="ns", name="run-1", uid=uid),
+) -> models.Plan:
+    return models.Plan(
+        run=models.RunIdentity(namespace="ns", name="run-1", uid=uid),
         session=session,
-        workflow=Origin(name="flow", digest="d"),
+        workflow=models.Origin(name="flow", digest="d"),
         spec=WorkflowSpec.model_validate({"steps": list(steps), **spec}),
         input={"ticket": "I was charged twice"} if input is None else input,
-        texts=texts or {},
         active_deadline_seconds=active_deadline_seconds,
     )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.account import (
     NANO,
     SMALLEST_ANSWER_TOKENS,
@@ -29,7 +29,7 @@ DOLLAR_A_TOKEN = Price(NANO * 1_000_000, NANO * 1_000_000)
 
 
 def endpoint(**price: str) -> ModelEndpoint:
-    return ModelEndpoint.model_validate({"name": "m"} | ({"price": price} if price else {}))
+    return ModelEndpoint.read({"name": "m"} | ({"price": price} if price else {}))
 
 
 def test_settling_adds_to_what_was_settled_before() -> None:

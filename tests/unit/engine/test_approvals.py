@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from pilothouse_api.plan import LiveCeilings
+from pilothouse_api.structs import LiveCeilings
 from pilothouse_engine.approvals import MAX_SHOWN_BYTES, shown_arguments
 from pilothouse_engine.executions import EDITED_NOTE
 from pilothouse_engine.facts import (
@@ -111,7 +112,7 @@ async def test_where_the_journal_does_not_survive_the_pod_it_is_held_until_the_d
 
 async def test_the_platform_caps_how_long_a_call_waits() -> None:
     run = gated([ASKED])
-    run.plan = run.plan.model_copy(update={"ceilings": LiveCeilings(approval_expires_seconds=600)})
+    run.plan = replace(run.plan, ceilings=LiveCeilings(approval_expires_seconds=600))
     await run.release()
     assert run.snapshot.pending_approvals[0].expires_at == "2030-01-01T00:10:00.000Z"
 
@@ -243,7 +244,7 @@ async def test_a_decision_that_came_before_the_call_was_pending_is_never_kept_fo
     assert len(run.snapshot.pending_approvals) == 1
 
     def without(approvals: Any) -> None:
-        control = run.store.directives.control.model_copy(update={"approvals": approvals})
+        control = replace(run.store.directives.control, approvals=approvals)
         run.store._set(control=control)
 
     without({})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agentrun import Barrier, Control, Snapshot, SteerMessage, SupervisionClock
+from pilothouse_api.structs import Barrier, Control, Snapshot, SteerMessage, SupervisionClock
 from pilothouse_engine.actions import Action, Commit, Inputs, WaitParked
 from pilothouse_engine.barrier import LONGEST_WAIT_SECONDS, plan_at_barrier, plan_barrier
 from pilothouse_engine.control import RETRY_SECONDS

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.plan import PlannedText
-from pilothouse_api.v1alpha1.agentrun import Control
+from pilothouse_api.structs import Control, PlannedText
 from pilothouse_engine.actions import Action, Commit, Execute, Execution, Inputs, ReadControl, ReadSlice
 from pilothouse_engine.batch import plan_batch
 from pilothouse_engine.catalog import Catalog
@@ -228,7 +227,7 @@ def test_a_once_call_parks_where_control_stays_away() -> None:
 
 @pytest.mark.parametrize(("mode", "lands"), [("Abort", True), ("Finish", True), ("Pause", False)])
 def test_an_abort_and_a_finish_land_between_calls_and_a_pause_waits_for_the_turn(mode: str, lands: bool) -> None:
-    directives = Directives("uid-1", 2, control=Control.model_validate({"mode": mode}))
+    directives = Directives("uid-1", 2, control=Control.read({"mode": mode}))
     action = decide(*batch(*turn(FIRST, SECOND), finished(FIRST)), directives=directives)
     if lands:
         (landed,) = said(action)

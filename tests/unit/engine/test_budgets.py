@@ -140,7 +140,7 @@ async def test_a_cost_budget_without_a_known_price_makes_no_call() -> None:
 
 async def test_a_cost_budget_that_is_set_on_a_live_run_of_unknown_price_ends_it_and_says_why() -> None:
     def set_budget(request: Any) -> Any:
-        run.store.set_limits(cost_budget_usd="5")
+        run.store.set_limits(costBudgetUSD="5")
         return calls(call("lookup"))
 
     run = scenario([set_budget])
@@ -170,7 +170,7 @@ async def test_a_fallback_of_unknown_price_is_not_called_under_a_cost_budget() -
 
 async def test_what_an_unpriced_step_took_is_not_known_to_the_budget_of_a_later_one() -> None:
     def set_budget(request: Any) -> Any:
-        run.store.set_limits(cost_budget_usd="5")
+        run.store.set_limits(costBudgetUSD="5")
         return answer("resolved")
 
     run = scenario(

@@ -4,10 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from pilothouse_api.plan import PlannedAgent
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import PlannedAgent, Snapshot
 from pilothouse_engine.children import MAX_INPUT_BYTES
 from pilothouse_engine.facts import (
     CallFinished,
@@ -407,7 +408,7 @@ async def test_tasks_under_way_together_stay_below_what_a_snapshot_can_hold() ->
     await run.finish()
     assert codes(requests(run)[-1]) == [None, None, "tool_error"]
     assert "wait until one has ended" in tool_texts(requests(run)[-1])[2]
-    assert max(len(snapshot.model_dump_json(by_alias=True)) for snapshot in run.store.snapshots) <= 32_768
+    assert max(len(msgspec.json.encode(snapshot)) for snapshot in run.store.snapshots) <= 32_768
 
 
 # ---------------------------------------------------------------- budgets
@@ -432,8 +433,8 @@ async def test_a_child_gets_half_of_what_is_left_and_pays_back_what_it_did_not_t
 async def test_a_child_gets_no_more_than_its_own_agent_may_use() -> None:
     run = with_budget([ASK, answer("resolved")], 10_060)
     own = agent(limits={"tokenBudget": 2000})
-    planned = PlannedAgent.model_validate({"origin": {"name": "researcher", "digest": "d"}, "spec": own})
-    run.plan = run.plan.model_copy(update={"agents": {"researcher": planned}})
+    planned = PlannedAgent.read({"origin": {"name": "researcher", "digest": "d"}, "spec": own})
+    run.plan = replace(run.plan, agents={"researcher": planned})
     operator(run)
     await run.finish()
     [asked] = await run.facts_of(ChildRequested)

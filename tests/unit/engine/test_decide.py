@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.plan import PlannedText
-from pilothouse_api.v1alpha1.agentrun import Control
+from pilothouse_api.structs import Control, PlannedText
 from pilothouse_engine.actions import Action, Commit, Execute, Finish, Inputs, ReadControl, Release
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.control import RETRY_SECONDS
@@ -188,7 +187,7 @@ def test_a_run_past_its_deadline_fails_and_a_parked_one_does_not() -> None:
 
 
 def settled(run: RunState, reason: str, control: Any = None, **fields: Any) -> tuple[Any, ...]:
-    directives = Directives("uid-1", 1, control=Control.model_validate(control) if control else None)
+    directives = Directives("uid-1", 1, control=Control.read(control) if control else None)
     return said(next_action(catalog(), run, read(run, settle=reason, directives=directives, **fields)))
 
 
@@ -332,7 +331,7 @@ def test_the_route_of_an_abort_waits_for_no_control() -> None:
 
 def test_a_finish_follows_routes_but_begins_no_agent() -> None:
     finish = ModeAnswered(NOW, 1, "Finish")
-    directives = Directives("uid-1", 2, control=Control.model_validate({"mode": "Finish"}))
+    directives = Directives("uid-1", 2, control=Control.read({"mode": "Finish"}))
     followed = between(after("first", "Response", "default", finish), directives=directives)
     assert isinstance(said(followed)[-1], StepEntered)
     ended = said(between(after("second", "Response", "default", finish), directives=directives))[-1]
@@ -411,7 +410,7 @@ def test_a_step_that_an_abort_meets_is_not_run() -> None:
 @pytest.mark.parametrize(("mode", "lands"), [("Abort", True), ("Finish", False), ("Pause", False)])
 def test_only_an_abort_lands_before_a_step_of_the_graph(mode: str, lands: bool) -> None:
     plan, run = graph("Once")
-    known = read(run, directives=Directives("uid-1", 2, control=Control.model_validate({"mode": mode})))
+    known = read(run, directives=Directives("uid-1", 2, control=Control.read({"mode": mode})))
     action = next_action(plan, run, known)
     if lands:
         assert said(action) == (ModeAnswered(NOW, 1, "Abort"),)

@@ -83,7 +83,7 @@ def a_run(result: Any, replies: list[Any], ticket: str = "I was charged twice", 
 
 def check_masked(run: Scenario, lines: list[str]) -> None:
     places = {
-        "status": "\n".join(snapshot.model_dump_json() for snapshot in run.store.snapshots),
+        "status": "\n".join(repr(snapshot) for snapshot in run.store.snapshots),
         "frames": json.dumps([dict(frame) for frame in run.sink.frames]),
         "logs": "\n".join(lines),
     }

@@ -1,9 +1,6 @@
 """The limits that are in force."""
 
-from pilothouse_api.plan import LiveCeilings
-from pilothouse_api.v1alpha1.agent import AgentLimits
-from pilothouse_api.v1alpha1.agentrun import RunLimits
-from pilothouse_api.v1alpha1.workflow import RunTotals
+from pilothouse_api.structs import AgentLimits, LiveCeilings, RunLimits, RunTotals
 from pilothouse_engine.limits import Limits, effective_limits
 
 NO_CEILINGS = LiveCeilings()

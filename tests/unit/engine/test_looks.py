@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Snapshot
 from pilothouse_engine.actions import Inputs
 from pilothouse_engine.catalog import Catalog, catalog_of
 from pilothouse_engine.facts import decode_all
@@ -109,7 +109,7 @@ async def test_a_look_says_what_the_snapshot_of_that_moment_says() -> None:
     inputs = Inputs(attempt=1, settle=None, settings=Settings(), plan_digest="", now=0.0, read_at=0.0)
     for fact in decode_all(await run.entries()):
         for raw in looks.before(state, fact):
-            kept, whole = Snapshot.model_validate(raw["run"]), build_snapshot(known, state, inputs)
+            kept, whole = Snapshot.read(raw["run"]), build_snapshot(known, state, inputs)
             assert seen(kept) == seen(whole)
             compared += 1
         state.apply(fact)
@@ -152,5 +152,5 @@ async def test_a_look_names_no_tool_of_an_effect_that_nobody_knows() -> None:
         state.apply(fact)
     state.effects_unknown += [OpenEffect("t1-0-abc", "crm__purge", 100.0)] * 2
     look = build_look(catalog(run), state, 200.0)
-    assert len(Snapshot.model_validate(look["run"]).effects.unknown) == 2
+    assert len(Snapshot.read(look["run"]).effects.unknown) == 2
     assert "purge" not in str(look)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse_api.v1alpha1.agent import AgentSpec
+from pilothouse_api.structs import AgentSpec
 from pilothouse_engine.mcp.schemas import SchemaRefused, clean_text, normalise_schema, open_schema
 from pilothouse_engine.mcp.tools import (
     MAX_DESCRIPTION_CHARS,
@@ -33,7 +33,7 @@ SEARCH: Mapping[str, Any] = {
 
 def an_agent(*tools: dict[str, Any], **servers: dict[str, Any]) -> AgentSpec:
     named = servers or {"github": {}}
-    return AgentSpec.model_validate(
+    return AgentSpec.read(
         {
             "mode": "Autonomous",
             "model": {"name": "openai/m"},

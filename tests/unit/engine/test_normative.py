@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse_api.v1alpha1.agent import PiiMask, SecretMask
+from pilothouse_api.structs import PiiMask, SecretMask
 from pilothouse_engine.decide import PASSABLE_KINDS
 from pilothouse_engine.executions import arguments_digest
 from pilothouse_engine.facts import CallCode, CallFinished, ModelStarted, ReplyReceived

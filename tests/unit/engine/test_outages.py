@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agentrun import Snapshot
+from pilothouse_api.structs import Snapshot
 from pilothouse_engine.facts import CallFinished, CallStarted, ParkBegan, ParkEnded
 from pilothouse_engine.ports import JournalUnavailable, StoreFailure
 from pilothouse_engine.run import Released

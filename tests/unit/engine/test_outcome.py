@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agent import AgentSpec
+from pilothouse_api.structs import AgentSpec
 from pilothouse_engine.outcome import Accepted, Rejected, judge_answer
 
 
 def spec(mode: str = "Autonomous", **outcome: Any) -> AgentSpec:
-    return AgentSpec.model_validate({"mode": mode, "model": {"name": "m"}, "outcome": outcome})
+    return AgentSpec.read({"mode": mode, "model": {"name": "m"}, "outcome": outcome})
 
 
 ENUM = {"enum": ["resolved", "other"]}

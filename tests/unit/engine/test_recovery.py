@@ -202,7 +202,7 @@ async def test_the_fallback_is_the_partial_result_and_holds_nothing_of_what_the_
     finished = (await run.facts_of(StepFinished))[-1]
     assert finished.partial == end.exit.partial
     assert (await run.state()).engine_context["_partial_result"] == end.exit.partial
-    assert "DE89" not in json.dumps(run.snapshot.model_dump(mode="json")) + json.dumps(run.sink.frames)
+    assert "DE89" not in json.dumps(run.snapshot.to_raw()) + json.dumps(run.sink.frames)
 
 
 async def test_other_exits_keep_the_newest_text() -> None:

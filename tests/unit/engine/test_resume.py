@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.digests import text_digest
+from pilothouse_api.digests import canonical_json, text_digest
 from pilothouse_engine.facts import (
     AttemptStarted,
     CallFinished,
@@ -415,7 +415,7 @@ async def test_an_older_attempt_is_fenced_out() -> None:
 async def test_an_attempt_is_not_ended_by_an_older_one_that_wrote_before_it_was_fenced(writes: int) -> None:
     """A process that slept while its pod was declared gone wakes, and writes once more."""
     run = scenario([answer("resolved")])
-    plan = text_digest(run.plan.encode())
+    plan = text_digest(canonical_json(run.plan.to_raw()))
     await run.journal.append(1, 0, [encode(RunStarted(0.0, plan)), encode(AttemptStarted(0.0, 1))])
     read, late = run.journal.read, list(range(writes))
 

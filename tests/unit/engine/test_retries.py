@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pilothouse_api.v1alpha1.common import Retry
+from pilothouse_api.structs import Retry
 from pilothouse_engine.catalog import Catalog, PlannedStep
 from pilothouse_engine.facts import ModelFailed, ModelStarted, ReplyRejected
 from pilothouse_engine.ports import RETRIED_FAILURES, FailureKind

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pilothouse_engine.facts import ParkBegan, ParkEnded, RunEnded, SessionLoaded, StepFinished
 from pilothouse_engine.ports import (
@@ -623,7 +624,7 @@ ENDED = {
 
 def researching(sessions: MemorySessions, name: str, turns: Sequence[Turn]) -> Scenario:
     run = run_of(sessions, f"uid of {name}", turns, agent_step(tools=[TASK, function_tool("lookup")]))
-    run.plan = run.plan.model_copy(update={"run": run.plan.run.model_copy(update={"name": name})})
+    run.plan = replace(run.plan, run=replace(run.plan.run, name=name))
     return run
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agent import AgentSpec, Tool
+from pilothouse_api.structs import AgentSpec, Plan, Tool
 from pilothouse_engine.ports import ToolSpec
 from pilothouse_engine.tool_schemas import Arguments, InvalidArguments, build_tool_specs, check_arguments, close_schema
 
@@ -15,7 +14,7 @@ ANY_OBJECT = {"type": "object", "properties": {}, "additionalProperties": True}
 
 
 def plan_of(steps: list[dict[str, Any]], **more: Any) -> Plan:
-    return Plan.model_validate(
+    return Plan.read(
         {
             "run": {"namespace": "default", "name": "r1", "uid": "u1"},
             "workflow": {"name": "w", "digest": "d"},
@@ -30,13 +29,13 @@ def api_step(step_id: str = "look-up", **call: Any) -> dict[str, Any]:
 
 
 def specs_of(plan: Plan, *tools: dict[str, Any]) -> tuple[ToolSpec, ...]:
-    agent = AgentSpec.model_validate({"mode": "Autonomous", "model": {"name": "m"}, "tools": list(tools)})
+    agent = AgentSpec.read({"mode": "Autonomous", "model": {"name": "m"}, "tools": list(tools)})
     return build_tool_specs(plan, agent)
 
 
 def tool(parameters: Any = None) -> Tool:
     raw = {"name": "t", "step": "look-up", **({} if parameters is None else {"parameters": parameters})}
-    return Tool.model_validate(raw)
+    return Tool.read(raw)
 
 
 PLAN = plan_of([api_step(url="https://crm.example/{{ customer }}")])

@@ -277,7 +277,7 @@ async def test_a_completion_maps_parts_of_its_answer() -> None:
 
 
 async def test_a_text_that_is_not_what_was_planned_exits_error() -> None:
-    from pilothouse_api.plan import PlannedText
+    from pilothouse_api.structs import PlannedText
 
     forged = PlannedText(text="changed", digest="0" * 64, resolved="artifact:policy@1")
     step = agent_step(steering={"artifact": "policy@1"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import (
     Message,
     ModelFailure,
@@ -43,7 +43,7 @@ class StandingClock:
 
 
 def endpoint(name: str, **more: Any) -> ModelEndpoint:
-    return ModelEndpoint.model_validate({"name": name} | more)
+    return ModelEndpoint.read({"name": name} | more)
 
 
 def parse(body: Any, request: ModelRequest | None = None) -> ModelReply | ModelFailure:

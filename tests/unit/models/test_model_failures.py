@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import FailureKind, Message, ModelRequest, RequestedCall
 from pilothouse_runner.adapters.models.failures import (
     Problem,

@@ -6,12 +6,12 @@ from textwrap import dedent
 
 import pytest
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import Message, ModelFailure, ModelReply, ModelRequest, RequestedCall, ToolSpec, Usage
 from pilothouse_engine.replies import ends_early, with_unique_ids
 from pilothouse_engine.scripted import Played, ScriptedModel, ScriptInvalid, Spent, next_entry, parse_script
 
-ENDPOINT = ModelEndpoint.model_validate({"name": "scripted", "script": {"inline": "…"}})
+ENDPOINT = ModelEndpoint.read({"name": "scripted", "script": {"inline": "…"}})
 
 
 class RecordingClock:
@@ -208,7 +208,7 @@ async def test_each_error_kind_is_the_failure_of_that_name(kind: str, want_kind:
 
 @pytest.mark.anyio
 async def test_delay_is_slept_on_the_clock_and_cut_at_the_deadline() -> None:
-    endpoint = ModelEndpoint.model_validate({"name": "scripted", "script": {"inline": "x"}, "timeoutSeconds": 2})
+    endpoint = ModelEndpoint.read({"name": "scripted", "script": {"inline": "x"}, "timeoutSeconds": 2})
     clock = RecordingClock()
     reply = await play("turns: [{text: a, delaySeconds: 0.4}]", clock, endpoint=endpoint)
     late = await play("turns: [{text: a, delaySeconds: 5}]", clock, endpoint=endpoint)
@@ -235,7 +235,7 @@ async def test_what_cannot_be_played_is_a_failure_that_says_what_to_change() -> 
 
 
 def test_price_and_window_are_the_endpoints_own() -> None:
-    priced = ModelEndpoint.model_validate(
+    priced = ModelEndpoint.read(
         {
             "name": "scripted",
             "script": {"inline": "x"},

@@ -24,14 +24,14 @@ from pilothouse_operator.plans import StoredPlan
 from pilothouse_operator.reconcile.runs import RunReconciler
 from pilothouse_operator.suspension import Suspensions
 from pilothouse_operator.workloads import PodSettings
-from unit.engine.scenarios import agent_step, build_plan
+from unit.engine.scenarios import agent_step, written_plan
 from unit.operator.run_views import NOW, text
 
 pytestmark = pytest.mark.anyio
 
 VERSIONS = itertools.count(1000)
 """No two versions of an object are the same: what was read of one is remembered."""
-PLAN = build_plan(agent_step())
+PLAN = written_plan(agent_step())
 RUN = Key("AgentRun", "ns", "r1")
 PAUSES = {"rules": [{"name": "long", "when": "IterationReached", "then": "Pause"}]}
 STEERS = {"rules": [{"name": "long", "when": "IterationReached", "then": "Steer"}]}

@@ -13,8 +13,7 @@ import pytest
 
 from pilothouse_api import names
 from pilothouse_api.digests import text_digest
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agentrun import Parked, RunExit, Snapshot
+from pilothouse_api.structs import Parked, Plan, RunExit, Snapshot
 from pilothouse_engine.run import AttemptEnd, Finished, Lost, Released, Stop
 from pilothouse_runner.process import PlanError, Sigterm, describe_end, load_plan, write_termination_message
 from pilothouse_runner.settings import RunnerSettings
@@ -171,7 +170,7 @@ MOST_MODULES = 395
 
 PACKAGES_OF_A_START = {
     *("pilothouse_api", "pilothouse_engine", "pilothouse_runner"),
-    *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
+    *("pydantic", "pydantic_core", "typing_extensions"),
     *("httpcore", "h11", "anyio", "hiredis", "msgspec"),
 }
 """Whatever else is installed is loaded where it is needed: yaml, httpx, idna, jsonschema, CEL, MCP, LiteLLM…"""

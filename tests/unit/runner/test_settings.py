@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pilothouse_api import names
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 from pilothouse_runner.adapters.file_sessions import FileSessions
 from pilothouse_runner.adapters.redis_sessions import RedisSessions
 from pilothouse_runner.process import build_attempt, open_redis, open_sessions
@@ -50,11 +51,11 @@ def test_everything_can_be_said() -> None:
 REDIS = {**COMPLETE, names.ENV_JOURNAL: "Redis", names.ENV_REDIS_URL: "redis://redis"}
 IDENTITY = {"namespace": "default", "name": "r1", "uid": "u-1"}
 STEP = {"id": "say", "kind": "Response", "response": {"mapping": {"a": "a"}}}
-PLAN = Plan.model_validate({"run": IDENTITY, "workflow": {"name": "w", "digest": "d"}, "spec": {"steps": [STEP]}})
+PLAN = Plan.read({"run": IDENTITY, "workflow": {"name": "w", "digest": "d"}, "spec": {"steps": [STEP]}})
 
 
 def test_a_conversation_is_kept_where_the_journal_outlives_the_pod() -> None:
-    talk = PLAN.model_copy(update={"session": "customer-c-17"})
+    talk = replace(PLAN, session="customer-c-17")
     redis, durable = read_settings(REDIS), read_settings({**COMPLETE, names.ENV_JOURNAL: "DurableFile"})
 
     assert isinstance(open_sessions(redis, talk, open_redis(redis)), RedisSessions)

@@ -4,12 +4,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from pilothouse_api.effects import Effect
 from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel, list_map, list_set
 from pilothouse_api.v1alpha1.common import (
     ArtifactRef,
     Conditions,
     ConfigMapKeyRef,
-    Effect,
     Hooks,
     Line,
     LocalRef,

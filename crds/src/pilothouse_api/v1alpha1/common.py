@@ -221,11 +221,6 @@ class Hook(Model):
 Hooks = Annotated[list[Hook], Field(max_length=16)]
 
 
-Effect = Literal["ReadOnly", "Idempotent", "Once"]
-"""What a call does outside (engine.md §10): ReadOnly may run in parallel and be repeated, Idempotent may be
-repeated with its key, Once runs at most once."""
-
-
 class ResourceRequirements(Model):
     """Compute resources of the runner container."""
 

@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from pilothouse_api.effects import Effect
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.base import JsonObject, Model, Rule, StatusModel, list_map
 from pilothouse_api.v1alpha1.common import (
     Conditions,
-    Effect,
     Hooks,
     Line,
     LocalRef,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pilothouse_api import names
+from pilothouse_api import names, structs
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_cli.commands.inspecting import print_run, watch_run
@@ -54,7 +54,7 @@ def validate_paths(paths: Sequence[Path], *, strict: bool, output: str) -> int:
 
 def is_price_known(endpoint: ModelEndpoint) -> bool:
     """Tell whether a model's price is in its manifest or in LiteLLM's table."""
-    return has_stated_price(endpoint) or price(endpoint) is not None
+    return has_stated_price(endpoint) or price(structs.ModelEndpoint(name=endpoint.name)) is not None
 
 
 def count(number: int, noun: str) -> str:

@@ -8,11 +8,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from pilothouse_api.crossing import Written
 from pilothouse_api.guardrails import PARAMETERS, CheckTextError, parameter_problem, parse_checks
-from pilothouse_api.plan import IntegrityError
-from pilothouse_api.v1alpha1.agent import ArtifactCheck, GuardrailCheck, LlmJudge, PiiMask, PromptInjection, SecretMask
-from pilothouse_api.v1alpha1.base import Model
-from pilothouse_api.v1alpha1.common import TextSource
+from pilothouse_api.stored_plan import IntegrityError
+from pilothouse_api.structs import (
+    ArtifactCheck,
+    GuardrailCheck,
+    LlmJudge,
+    PiiMask,
+    PromptInjection,
+    SecretMask,
+    TextSource,
+)
 from pilothouse_engine.guardrails.detectors.secrets import find_secrets
 from pilothouse_engine.guardrails.masks import DETECTORS, Detector, finds_nothing, mask_ends
 from pilothouse_engine.guardrails.registry import CHECKS
@@ -44,7 +51,7 @@ class PlannedCheck(Value):
     """One check of a gate: `artifact` is where it comes from, `criteria` the resolved text of an LlmJudge."""
 
     check: str
-    params: Model
+    params: Written
     artifact: str = ""
     criteria: str = ""
 
@@ -149,7 +156,7 @@ def _plan_artifact(check: GuardrailCheck, text_of: TextOf) -> list[PlannedCheck]
         raise _CannotPlan(f"artifact {ref} cannot be read: {error}") from None
     except CheckTextError as error:
         raise _CannotPlan(f"artifact {ref} cannot be used: {error}") from None
-    return [_plan_check(inner, text_of, ref) for inner in checks]
+    return [_plan_check(GuardrailCheck.read(inner.to_raw()), text_of, ref) for inner in checks]
 
 
 async def run_gate(checks: PlannedGate, subject: str, judge: Judge | None) -> GateResult:

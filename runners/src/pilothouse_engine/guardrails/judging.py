@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
-from pilothouse_api.plan import IntegrityError
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from msgspec.structs import replace
+
+from pilothouse_api.stored_plan import IntegrityError
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.account import Charge, DoesNotFit, Hold, Price, charge, reserve
 from pilothouse_engine.actions import JudgeText
 from pilothouse_engine.alarms import Cut
@@ -221,7 +223,7 @@ def _judge_endpoint(endpoint: ModelEndpoint) -> ModelEndpoint:
     """Return the endpoint with the bounds of a judge's answer."""
     longest = min(endpoint.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
     seconds = min(endpoint.timeout_seconds, int(TIMEOUT_SECONDS))
-    return endpoint.model_copy(update={"max_output_tokens": longest, "timeout_seconds": seconds})
+    return replace(endpoint, max_output_tokens=longest, timeout_seconds=seconds)
 
 
 def _answered(now: float, outcome: ModelReply | ModelFailure, hold: Hold, price: Price | None) -> JudgeAnswered:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pilothouse_api.hooks import HookTextError, parse_hooks
-from pilothouse_api.plan import IntegrityError, Plan
 from pilothouse_api.signals import ERROR
-from pilothouse_api.v1alpha1.common import Hook
-from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_api.stored_plan import IntegrityError
+from pilothouse_api.structs import Hook, Plan, Step
 from pilothouse_engine.facts import (
     UNDECLARED,
     CallFinished,
@@ -88,7 +87,7 @@ def _read(plan: Plan, place: str, hooks: list[Hook], unreadable: dict[str, str])
         except (IntegrityError, HookTextError) as error:
             unreadable[hook.artifact] = str(error)
             continue
-        planned += [_planned(f"{place}/{hook.artifact}/{number}", one) for number, one in enumerate(inner)]
+        planned += [_planned(f"{place}/{hook.artifact}/{n}", Hook.read(one.to_raw())) for n, one in enumerate(inner)]
     return tuple(planned)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pilothouse_api.digests import canonical_json, text_digest
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.steps import APICall
+from pilothouse_api.structs import APICall, Plan
 from pilothouse_engine.alarms import Alarms, Cut
 from pilothouse_engine.catalog import default_effect
 from pilothouse_engine.facts import Fact

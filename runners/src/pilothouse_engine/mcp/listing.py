@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from pilothouse_api.signals import ERROR
-from pilothouse_api.v1alpha1.agent import AgentSpec
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import AgentSpec, McpServer
 from pilothouse_engine.alarms import Alarms, Cut
 from pilothouse_engine.endings import plan_exit
 from pilothouse_engine.facts import Facts, ToolSurface

@@ -6,9 +6,10 @@ nothing about a visit that has begun.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from pilothouse_api.mcp import ALL_TOOLS, is_offerable, offered_name
-from pilothouse_api.v1alpha1.agent import AgentSpec, McpTools, Tool
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import AgentSpec, McpServer, McpTools, Tool
 from pilothouse_engine.facts import OfferedTool
 from pilothouse_engine.mcp.schemas import SchemaRefused, clean_text, normalise_schema, open_schema
 from pilothouse_engine.ports import McpFailure, McpListing, McpTool
@@ -76,13 +77,8 @@ def declared_form(entry: Tool, offered: OfferedTool) -> Tool:
 
     Objects of the schema stay open where the server says nothing: only declared ones are closed by default.
     """
-    return entry.model_copy(
-        update={
-            "name": offered.name,
-            "description": offered.description,
-            "parameters": open_schema(offered.parameters),
-        }
-    )
+    parameters = open_schema(offered.parameters)
+    return replace(entry, name=offered.name, description=offered.description, parameters=parameters)
 
 
 def _offer_entry(entry: Tool, mcp: McpTools, listing: McpListing, offered: "_Offered", warnings: "_Warnings") -> None:

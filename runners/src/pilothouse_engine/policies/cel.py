@@ -3,7 +3,7 @@
 import re
 
 from pilothouse_api.expressions import Expression, ExpressionError, compile_policy_expression
-from pilothouse_api.v1alpha1.common import PolicyRule
+from pilothouse_api.structs import PolicyRule
 from pilothouse_engine.policies.questions import Question, build_variables
 
 MAX_REASON_CHARS = 300

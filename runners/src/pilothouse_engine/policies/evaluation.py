@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from pilothouse_api.expressions import Expression
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.common import PolicyHttp, PolicyRule
-from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_api.structs import Plan, PolicyHttp, PolicyRule, Step
 from pilothouse_engine.policies.cel import CelFailed, compile_rule, is_matched, only_tool
 from pilothouse_engine.policies.http import EndpointFailed, ask_endpoint
 from pilothouse_engine.policies.questions import Question

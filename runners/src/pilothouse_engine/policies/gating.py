@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.workflow import Step
+from pilothouse_api.structs import Plan, Step
 from pilothouse_engine.account import NANO
 from pilothouse_engine.actions import AskPolicy, Commit
 from pilothouse_engine.catalog import PlannedStep

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pilothouse_api.v1alpha1.common import PolicyHttp
+from pilothouse_api.structs import PolicyHttp
 from pilothouse_engine.policies.questions import Question, build_input
 from pilothouse_engine.policies.verdicts import STRICTNESS, Verdict
 from pilothouse_engine.ports import Http, HttpFailure, HttpRequest

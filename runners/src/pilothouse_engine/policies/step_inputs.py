@@ -13,9 +13,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pilothouse_api.crossing import Written
+from pilothouse_api.structs import APICall, Delegate, FunctionCall, McpCall, ResourceCall
 from pilothouse_api.templates import MissingPath, render_value
-from pilothouse_api.v1alpha1.base import Model
-from pilothouse_api.v1alpha1.steps import APICall, Delegate, FunctionCall, McpCall, ResourceCall
 from pilothouse_engine.resource_masks import mask_answer
 from pilothouse_engine.steps.api_request import RequestProblem, shown_request
 
@@ -24,7 +24,7 @@ class InputsUnknown(Exception):
     """The inputs cannot be filled in; carries the reason, without any value."""
 
 
-def render_inputs(params: Model, context: Mapping[str, Any]) -> dict[str, Any]:
+def render_inputs(params: Written, context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of a step; `context` holds the engine's own keys too. Raises InputsUnknown."""
     try:
         return _render(params, context)
@@ -32,7 +32,7 @@ def render_inputs(params: Model, context: Mapping[str, Any]) -> dict[str, Any]:
         raise InputsUnknown(str(problem)) from None
 
 
-def _render(params: Model, context: Mapping[str, Any]) -> dict[str, Any]:
+def _render(params: Written, context: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(params, APICall):
         return shown_request(params, context)
     template: Any = params.to_raw()

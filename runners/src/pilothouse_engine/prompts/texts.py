@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import AgentSpec, Plan
 from pilothouse_api.templates import MissingPath, lookup, render, text_of
-from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_engine.facts import PromptMessage
 from pilothouse_engine.results import compact
 

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pilothouse_api.signals import DEFAULT
+from pilothouse_api.structs import APICall, Retry
 from pilothouse_api.templates import MissingPath, lookup
-from pilothouse_api.v1alpha1.common import Retry
-from pilothouse_api.v1alpha1.steps import APICall
 from pilothouse_engine.ports import HttpFailure, HttpRequest, HttpResponse, Ports, SecretUnavailable
 from pilothouse_engine.steps.api_request import RequestProblem, build_request, is_json_type, origin_of
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown

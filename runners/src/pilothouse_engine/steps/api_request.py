@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus, urlencode, urlsplit
 
+from pilothouse_api.structs import APICall
 from pilothouse_api.templates import MissingPath, render, render_value
-from pilothouse_api.v1alpha1.steps import APICall
 from pilothouse_engine.ports import HttpRequest, Secrets
 from pilothouse_engine.steps.contract import StepCall
 from pilothouse_engine.strict_json import JsonError, check_json, parse_json

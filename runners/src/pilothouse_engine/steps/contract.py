@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import field
 
-from pilothouse_api.v1alpha1.base import Model
+from pilothouse_api.crossing import Written
 from pilothouse_engine.ports import Ports
 from pilothouse_engine.settings import Settings
 from pilothouse_engine.values import Value
@@ -28,7 +28,7 @@ class StepCall(Value):
 
     step_id: str
     kind: str
-    params: Model
+    params: Written
     context: Mapping[str, Any]
     namespace: str
     run: str

@@ -3,10 +3,10 @@
 from copy import deepcopy
 from typing import Any
 
-from pilothouse_api.plan import text_key
 from pilothouse_api.signals import DEFAULT, ERROR
+from pilothouse_api.stored_plan import text_key
+from pilothouse_api.structs import FunctionCall
 from pilothouse_api.templates import MissingPath, render_value
-from pilothouse_api.v1alpha1.steps import FunctionCall
 from pilothouse_engine.ports import FunctionFailure, FunctionReply, FunctionRequest, Ports
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
 from pilothouse_engine.steps.outcomes import MAX_MESSAGE_CHARS, failed, public_context, signal_problem

@@ -3,8 +3,8 @@
 from typing import Any, Protocol, assert_never
 
 from pilothouse_api.signals import DEFAULT
+from pilothouse_api.structs import McpCall
 from pilothouse_api.templates import MissingPath, render_value
-from pilothouse_api.v1alpha1.steps import McpCall
 from pilothouse_engine.ports import Mcp, McpFailure, McpResult
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
 from pilothouse_engine.steps.outcomes import failed
@@ -21,7 +21,7 @@ _FAILURE_TYPES = {
 }
 
 
-class ListedCall(McpCall):
+class ListedCall(McpCall, kw_only=True):
     """A tool that a server listed: its arguments are the model's own, and no templates.
 
     The loop's deadline is the tool's; the adapter's is only there because it must have one.

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from pilothouse_api.names import ANNOTATION_IDEMPOTENCY_KEY, is_dns_label
 from pilothouse_api.signals import DEFAULT, ERROR
+from pilothouse_api.structs import ResourceCall
 from pilothouse_api.templates import MissingPath, placeholders, render, render_value
-from pilothouse_api.v1alpha1.steps import ResourceCall
 from pilothouse_engine.ports import Ports, ResourceFailure, ResourceReply, ResourceRequest
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
 from pilothouse_engine.steps.outcomes import failed

@@ -1,8 +1,8 @@
 """Response: sets the run's result from paths in the context."""
 
 from pilothouse_api.signals import DEFAULT
+from pilothouse_api.structs import Response
 from pilothouse_api.templates import MissingPath, lookup
-from pilothouse_api.v1alpha1.steps import Response
 from pilothouse_engine.ports import Ports
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd
 from pilothouse_engine.steps.outcomes import failed

@@ -2,8 +2,8 @@
 
 from pilothouse_api.expressions import ExpressionError, compile_expression
 from pilothouse_api.signals import DEFAULT, ERROR
+from pilothouse_api.structs import Router, RouterCondition
 from pilothouse_api.templates import MissingPath, lookup
-from pilothouse_api.v1alpha1.steps import Router, RouterCondition
 from pilothouse_engine.ports import Ports
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd
 from pilothouse_engine.steps.outcomes import failed, public_context, signal_problem

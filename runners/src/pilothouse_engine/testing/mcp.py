@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult, McpTool
 from pilothouse_engine.values import Value
 

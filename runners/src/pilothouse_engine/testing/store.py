@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
+from pilothouse_api.structs import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Clock, Directives, StoreFailure, read_supervision
 
 
@@ -39,16 +39,16 @@ class MemoryRunStore:
         old = self.directives.control.to_raw() if self.directives.control else {}
         for key, value in fields.items():
             old[key] = {**old.get(key, {}), **value} if isinstance(value, dict) else value
-        self._set(control=Control.model_validate(old))
+        self._set(control=Control.read(old))
 
     def set_limits(self, **fields: Any) -> None:
         """Patch `spec.limits`."""
         old = self.directives.limits.to_raw() if self.directives.limits else {}
-        self._set(limits=RunLimits.model_validate({**old, **fields}))
+        self._set(limits=RunLimits.read({**old, **fields}))
 
     def set_child(self, call_id: str, **report: Any) -> None:
         """Report on a child, as the operator would."""
-        children = {**self.directives.children, call_id: ChildReport.model_validate({"callId": call_id, **report})}
+        children = {**self.directives.children, call_id: ChildReport.read({"callId": call_id, **report})}
         self._set(children=children)
 
     def set_supervision(self, **fields: Any) -> None:

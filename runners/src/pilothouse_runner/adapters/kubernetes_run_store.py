@@ -10,10 +10,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpcore
-from pydantic import ValidationError
 
 from pilothouse_api import names
-from pilothouse_api.v1alpha1.agentrun import ChildReport, Control, RunLimits, Snapshot
+from pilothouse_api.structs import ChildReport, Control, RunLimits, Snapshot
 from pilothouse_engine.ports import Directives, StoreFailure, read_supervision, supervision_key
 from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.api_server import ApiConnection, ApiServer, read_body, retry_after
@@ -314,13 +313,13 @@ def _directives(body: Mapping[str, Any]) -> Directives | StoreFailure:
         return Directives(
             uid=str(metadata["uid"]),
             generation=int(metadata["generation"]),
-            control=Control.model_validate(spec["control"]) if spec.get("control") is not None else None,
-            limits=RunLimits.model_validate(spec["limits"]) if spec.get("limits") is not None else None,
+            control=Control.read(spec["control"]) if spec.get("control") is not None else None,
+            limits=RunLimits.read(spec["limits"]) if spec.get("limits") is not None else None,
             deleting=metadata.get("deletionTimestamp") is not None,
             snapshot=status.get("run"),
-            children={raw["callId"]: ChildReport.model_validate(raw) for raw in status.get("children") or ()},
+            children={raw["callId"]: ChildReport.read(raw) for raw in status.get("children") or ()},
             **read_supervision(status.get("supervision")),
         )
-    except (ValidationError, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         what = f"spec.control, spec.limits, status.children or status.supervision cannot be understood: {error}"
         return StoreFailure("Refused", what[:500])

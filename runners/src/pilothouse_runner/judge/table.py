@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api import structs
 from pilothouse_api.v1alpha1.base import Model
 from pilothouse_api.v1alpha1.common import Name, SecretKeyRef, Url
 from pilothouse_engine.scripted import MAX_SCRIPT_BYTES, ScriptInvalid, parse_script
@@ -61,12 +61,13 @@ class JudgeModel(Model):
                 raise ValueError(f"script: {error}") from None
         return self
 
-    def endpoint(self, seconds: int) -> ModelEndpoint:
+    def endpoint(self, seconds: int) -> structs.ModelEndpoint:
         """Return how the model is reached, for one call that may take so many seconds."""
-        return ModelEndpoint(
+        key = self.api_key_secret_ref
+        return structs.ModelEndpoint(
             name=self.model,
             api_base=self.api_base,
-            api_key_secret_ref=self.api_key_secret_ref,
+            api_key_secret_ref=structs.SecretKeyRef.read(key.to_raw()) if key is not None else None,
             temperature=self.temperature,
             max_output_tokens=self.max_output_tokens,
             timeout_seconds=seconds,

@@ -5,22 +5,22 @@ from typing import get_args
 
 import pytest
 
+from pilothouse_api.crossing import Written
 from pilothouse_api.guardrails import PARAMETERS
-from pilothouse_api.v1alpha1.agent import GuardrailCheck, JsonSchemaCheck, MaxChars, PiiMask, RegexDeny
-from pilothouse_api.v1alpha1.base import Model
+from pilothouse_api.structs import GuardrailCheck, JsonSchemaCheck, MaxChars, PiiMask, RegexDeny
 from pilothouse_engine.guardrails.checks import json_schema, max_chars, regex_deny
 from pilothouse_engine.guardrails.masks import ENTITIES
 from pilothouse_engine.guardrails.registry import CHECKS, RESOLVED_BY_GATE
 from pilothouse_engine.guardrails.verdicts import Allow, Refuse
 
-ENUM = set(get_args(GuardrailCheck.model_fields["check"].annotation))
+ENUM = set(get_args(GuardrailCheck.__annotations__["check"]))
 
 
 def test_every_check_of_the_model_has_a_function_or_is_resolved_by_the_gate() -> None:
     assert set(CHECKS) | RESOLVED_BY_GATE == ENUM
     assert not set(CHECKS) & RESOLVED_BY_GATE
     assert set(PARAMETERS) == ENUM
-    assert all(PARAMETERS[check] in GuardrailCheck.model_fields for check in ENUM)
+    assert all(PARAMETERS[check] in GuardrailCheck.__struct_fields__ for check in ENUM)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_regex_deny_refuses_what_matches_and_says_which(text: str, patterns: lis
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "\ud800", "((a{0,1000}){0,1000}){0,1000}"])
 def test_a_pattern_that_is_none_refuses(pattern: str) -> None:
-    verdict = regex_deny.evaluate("b", RegexDeny.model_construct(patterns=[pattern]))
+    verdict = regex_deny.evaluate("b", RegexDeny(patterns=[pattern]))
     assert isinstance(verdict, Refuse)
     assert verdict.reason.startswith("regexDeny.patterns[0] is no regular expression of RE2")
 
@@ -119,14 +119,14 @@ HOSTILE = {
     "text", [pytest.param(piece * (SIZE // len(piece)), id=name) for name, piece in HOSTILE.items()]
 )
 def test_a_megabyte_of_anything_is_judged_in_linear_time(text: str) -> None:
-    params: dict[str, Model] = {
+    params: dict[str, Written] = {
         "PiiMask": PiiMask(entities=list(ENTITIES)),
         "RegexDeny": RegexDeny(patterns=["(a+)+$", "(x+x+)+y", "(a|aa|aaa)*b", "([0-9]+ ?)*z", r"^(\w+\s?)*$"]),
         "MaxChars": MaxChars(limit=1),
         "JsonSchema": JsonSchemaCheck(schema_={"type": "object"}),
     }
     for check, evaluate in CHECKS.items():
-        given = params.get(check) or GuardrailCheck.model_fields[PARAMETERS[check]].annotation.__args__[0]()  # type: ignore[union-attr]
+        given = params.get(check) or GuardrailCheck.__annotations__[PARAMETERS[check]].__args__[0]()  # type: ignore[union-attr]
         began = time.process_time()
         evaluate(text, given)
         seconds = time.process_time() - began

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.agent import GuardrailCheck
+from pilothouse_api.structs import GuardrailCheck
 from pilothouse_engine.guardrails.detectors.secrets import find_secrets
 from pilothouse_engine.guardrails.gates import build_gate, plan_gate, run_pure
 from pilothouse_engine.guardrails.masks import DETECTORS, Detector, find_and_mask, mask_ends
@@ -72,7 +72,7 @@ def test_a_check_before_a_mask_sees_what_is_not_at_a_cut() -> None:
         {"check": "RegexDeny", "regexDeny": {"patterns": ["jane@example.com"]}},
         {"check": "PiiMask", "piiMask": {"entities": ["Email"]}},
     ]
-    planned = plan_gate([GuardrailCheck.model_validate(check) for check in checks], lambda source: "")
+    planned = plan_gate([GuardrailCheck.read(check) for check in checks], lambda source: "")
     assert isinstance(planned, tuple)
     gate = build_gate(planned)
     text = f"jane@example.com {PAD}joe@example.com"

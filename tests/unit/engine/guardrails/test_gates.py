@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse_api.digests import text_digest
-from pilothouse_api.plan import IntegrityError, Origin, Plan, PlannedText, RunIdentity
-from pilothouse_api.v1alpha1.agent import GuardrailCheck
-from pilothouse_api.v1alpha1.common import TextSource
-from pilothouse_api.v1alpha1.workflow import WorkflowSpec
+from pilothouse_api.stored_plan import IntegrityError
+from pilothouse_api.structs import GuardrailCheck, Origin, Plan, PlannedText, RunIdentity, TextSource, WorkflowSpec
 from pilothouse_engine.guardrails import gates
 from pilothouse_engine.guardrails.gates import PlannedCheck, PlannedGate, Unresolvable, plan_gate, run_gate
 from pilothouse_engine.guardrails.judges import build_judge_messages, read_judge_answer
@@ -35,7 +33,7 @@ TONE = """
 
 
 def gate(*checks: dict[str, Any]) -> list[GuardrailCheck]:
-    return [GuardrailCheck.model_validate(check) for check in checks]
+    return [GuardrailCheck.read(check) for check in checks]
 
 
 def texts(**artifacts: str) -> Callable[[TextSource], str]:
@@ -43,9 +41,7 @@ def texts(**artifacts: str) -> Callable[[TextSource], str]:
         f"artifact:{name.replace('_', '-')}@1": PlannedText(text=text, digest=text_digest(text), resolved=name)
         for name, text in artifacts.items()
     }
-    spec = WorkflowSpec.model_validate(
-        {"steps": [{"id": "a", "kind": "Response", "response": {"mapping": {"a": "b"}}}]}
-    )
+    spec = WorkflowSpec.read({"steps": [{"id": "a", "kind": "Response", "response": {"mapping": {"a": "b"}}}]})
     plan = Plan(
         run=RunIdentity(namespace="n", name="r", uid="u"), workflow=Origin(name="w", digest=""), spec=spec, texts=known
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse_api.v1alpha1.agent import PromptInjection
+from pilothouse_api.structs import PromptInjection
 from pilothouse_engine.guardrails.checks import prompt_injection
 from pilothouse_engine.guardrails.detectors.injections import find_injections
 from pilothouse_engine.guardrails.verdicts import Allow, Refuse, Rewrite

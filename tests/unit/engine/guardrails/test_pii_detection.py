@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pilothouse_api.v1alpha1.agent import PiiMask
+from pilothouse_api.structs import PiiMask
 from pilothouse_engine.guardrails.checks import pii_mask
 from pilothouse_engine.guardrails.detectors.cards import is_luhn
 from pilothouse_engine.guardrails.detectors.ibans import is_iban

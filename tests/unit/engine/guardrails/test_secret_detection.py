@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse_api.v1alpha1.agent import SecretMask
+from pilothouse_api.structs import SecretMask
 from pilothouse_engine.guardrails.checks import secret_mask
 from pilothouse_engine.guardrails.masks import mask_secrets, mask_value
 from pilothouse_engine.guardrails.verdicts import Allow, Rewrite

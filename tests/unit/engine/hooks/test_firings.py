@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pilothouse_api.digests import text_digest
 from pilothouse_api.hooks import PAYLOAD_KEYS, HookTextError, parse_hooks
-from pilothouse_api.plan import Plan, PlannedText
+from pilothouse_api.structs import Plan, PlannedText
 from pilothouse_engine.facts import (
     AskedCall,
     CallFinished,
@@ -207,7 +208,7 @@ def test_a_payload_has_every_key_that_templates_may_name() -> None:
 def artifact(text: str, digest: str | None = None) -> Plan:
     plan = plan_of(workflow=[{"artifact": "audit@2"}], work=ALL[:1])
     planned = PlannedText(text=text, digest=digest or text_digest(text), resolved="artifact:audit@2")
-    return plan.model_copy(update={"texts": {"artifact:audit@2": planned}})
+    return replace(plan, texts={"artifact:audit@2": planned})
 
 
 def test_an_artifact_stands_for_the_hooks_that_it_holds() -> None:
@@ -221,7 +222,7 @@ def test_an_artifact_stands_for_the_hooks_that_it_holds() -> None:
     [
         (artifact("just a text"), "a list of hooks is wanted"),
         (artifact("[]", digest="0" * 64), "does not have the digest"),
-        (artifact("[]").model_copy(update={"texts": {}}), "is not in the plan"),
+        (replace(artifact("[]"), texts={}), "is not in the plan"),
     ],
 )
 def test_an_artifact_that_cannot_be_read_costs_its_own_hooks_only(plan: Plan, why: str) -> None:

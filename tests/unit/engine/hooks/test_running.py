@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import force_setattr
 
 from pilothouse_engine.facts import Fact, RunEnded, StepFinished
 from pilothouse_engine.hooks import runner
@@ -169,7 +170,7 @@ async def test_a_slow_notification_keeps_no_step_waiting_and_no_attempt_for_long
     hooks = [{"event": "BeforeStep", **NOTIFY}]
     run, recorder = watched([text("x")], agent_step(outcome={}), page(), hooks=hooks)
     run.http._answers = [never]
-    run.plan.step("page").api_call.__dict__["timeout_seconds"] = 600  # type: ignore[union-attr]
+    force_setattr(run.plan.step("page").api_call, "timeout_seconds", 600)
     end = await run.finish()
     assert end.exit.reason == "Complete"
     assert run.store.published_at[-1] == 0

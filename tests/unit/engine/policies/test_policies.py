@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from pilothouse_api.expressions import POLICY_VARIABLES, compile_policy_expression
-from pilothouse_api.plan import AncestorPolicy, Origin, Plan, PlannedAgent, RunIdentity
-from pilothouse_api.v1alpha1.agent import AgentSpec
-from pilothouse_api.v1alpha1.common import PolicyRule
-from pilothouse_api.v1alpha1.workflow import WorkflowSpec
+from pilothouse_api.structs import (
+    AgentSpec,
+    AncestorPolicy,
+    Origin,
+    Plan,
+    PlannedAgent,
+    PolicyRule,
+    RunIdentity,
+    WorkflowSpec,
+)
 from pilothouse_engine.policies.cel import is_matched, only_tool
 from pilothouse_engine.policies.evaluation import (
     Ask,
@@ -48,11 +54,11 @@ MODEL_CALL = replace(QUESTION, at="ModelCall", tool="", args={}, effect="")
 
 
 def rule(name: str, cel: str, verdict: str = "Deny", at: str = "ToolCall", message: str | None = None) -> PolicyRule:
-    return PolicyRule.model_validate({"name": name, "at": at, "cel": cel, "verdict": verdict, "message": message})
+    return PolicyRule.read({"name": name, "at": at, "cel": cel, "verdict": verdict, "message": message})
 
 
 def endpoint(name: str = "central", at: str = "ToolCall", message: str | None = None) -> PolicyRule:
-    return PolicyRule.model_validate({"name": name, "at": at, "http": {"url": "http://opa/v1"}, "message": message})
+    return PolicyRule.read({"name": name, "at": at, "http": {"url": "http://opa/v1"}, "message": message})
 
 
 def policy(*rules: PolicyRule, owner: str = "agent a") -> PlannedPolicy:
@@ -357,21 +363,19 @@ async def test_the_endpoints_of_several_lists_are_all_asked_and_the_strictest_wi
 
 def test_the_lists_of_a_step_are_those_of_workflow_agent_and_ancestors() -> None:
     deny = {"name": "no", "at": "ToolCall", "cel": "true", "verdict": "Deny"}
-    agent = AgentSpec.model_validate(
-        {"mode": "Completion", "model": {"name": "m"}, "prompt": {"inline": "p"}, "policy": [deny]}
-    )
+    agent = AgentSpec.read({"mode": "Completion", "model": {"name": "m"}, "prompt": {"inline": "p"}, "policy": [deny]})
     steps = [
         {"id": "a", "kind": "Agent", "agentRef": {"name": "judge"}},
         {"id": "b", "kind": "Agent", "agent": agent.to_raw()},
         {"id": "c", "kind": "Response", "response": {"mapping": {"x": "y"}}},
     ]
-    spec = WorkflowSpec.model_validate({"steps": steps, "policy": [deny]})
+    spec = WorkflowSpec.read({"steps": steps, "policy": [deny]})
     plan = Plan(
         run=RunIdentity(namespace="n", name="r", uid="u"),
         workflow=Origin(name="w", digest=""),
         spec=spec,
         agents={"judge": PlannedAgent(origin=Origin(name="judge", digest=""), spec=agent)},
-        ancestor_policies=[AncestorPolicy(owner="ancestor p", rules=[PolicyRule.model_validate(deny)])],
+        ancestor_policies=[AncestorPolicy(owner="ancestor p", rules=[PolicyRule.read(deny)])],
     )
     owners = [[one.owner for one in plan_policies(plan, step)] for step in plan.spec.steps]
     assert owners == [

@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from pilothouse_api.plan import AncestorPolicy
-from pilothouse_api.v1alpha1.common import PolicyRule
+from pilothouse_api.structs import AncestorPolicy, PolicyRule
 from pilothouse_engine.facts import CallFinished, CallStarted, ModelStarted, PolicyJudged
 from pilothouse_engine.ports import HttpFailure, HttpResponse, Usage
 from pilothouse_engine.testing.http import ScriptedHttp
@@ -137,8 +137,8 @@ async def test_the_strictest_list_wins(agent: Any, workflow: Any, ancestor: Any,
         [calls(call("refund", {"amount": 5})), answer("resolved")], agent, workflow=[workflow] if workflow else None
     )
     if ancestor:
-        rules = [PolicyRule.model_validate(ancestor)]
-        run.plan = run.plan.model_copy(update={"ancestor_policies": [AncestorPolicy(owner="run p", rules=rules)]})
+        rules = [PolicyRule.read(ancestor)]
+        run.plan = replace(run.plan, ancestor_policies=[AncestorPolicy(owner="run p", rules=rules)])
     await run.finish()
     (judged,) = await run.facts_of(PolicyJudged)
     assert judged.verdict == want

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1 import steps
+from pilothouse_api import structs as steps
 from pilothouse_engine.policies.step_inputs import InputsUnknown, render_inputs
 
 CONTEXT = {
@@ -66,7 +66,7 @@ SERVER = {"name": "gh", "transport": "StreamableHTTP", "url": "https://gh.test/m
     ],
 )
 def test_the_inputs_are_what_the_step_would_send(model: Any, fields: dict[str, Any], want: dict[str, Any]) -> None:
-    assert render_inputs(model.model_validate(fields), CONTEXT) == want
+    assert render_inputs(model.read(fields), CONTEXT) == want
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_the_inputs_are_what_the_step_would_send(model: Any, fields: dict[str, A
 )
 def test_inputs_that_cannot_be_filled_in_say_why(model: Any, fields: dict[str, Any], want: str) -> None:
     with pytest.raises(InputsUnknown) as caught:
-        render_inputs(model.model_validate(fields), CONTEXT)
+        render_inputs(model.read(fields), CONTEXT)
     assert want in str(caught.value)

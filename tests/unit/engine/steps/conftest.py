@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pilothouse_api.v1alpha1.base import Model
+from pilothouse_api.crossing import Written
 from pilothouse_engine.ports import (
     FunctionFailure,
     FunctionReply,
@@ -90,7 +90,7 @@ MakeCall = Callable[..., StepCall]
 @pytest.fixture
 def make_call() -> MakeCall:
     def make(
-        params: Model,
+        params: Written,
         context: Mapping[str, Any] | None = None,
         *,
         idempotency_key: str | None = None,

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse_api.v1alpha1.common import Retry
-from pilothouse_api.v1alpha1.steps import APICall
+from pilothouse_api.structs import APICall, Retry
 from pilothouse_engine.ports import HttpFailure, HttpResponse
 from pilothouse_engine.steps.api_call import decode_body, execute_api_call, plan_retry
 from pilothouse_engine.steps.contract import StepDone, StepUnknown
@@ -16,7 +15,7 @@ URL = "https://crm.example/api/accounts/{{ customer }}"
 
 
 def api_call(**fields: object) -> APICall:
-    return APICall.model_validate({"url": "https://crm.example/x", **fields})
+    return APICall.read({"url": "https://crm.example/x", **fields})
 
 
 async def send(stage, make_call, params: APICall, context: dict[str, Any] | None = None, **more: Any):
@@ -362,4 +361,4 @@ async def test_attempts_and_waits_stay_within_the_total_deadline(stage, make_cal
     ],
 )
 def test_what_is_retried_and_after_how_long(stage, retry, attempt, got, left, want) -> None:
-    assert plan_retry(Retry.model_validate(retry), attempt, got, left, stage.now()) == want
+    assert plan_retry(Retry.read(retry), attempt, got, left, stage.now()) == want

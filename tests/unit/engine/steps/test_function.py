@@ -1,13 +1,13 @@
 import pytest
 
-from pilothouse_api.v1alpha1.steps import FunctionCall
+from pilothouse_api.structs import FunctionCall
 from pilothouse_engine.ports import FunctionFailure, FunctionReply
 from pilothouse_engine.steps.contract import StepDone, StepUnknown
 from pilothouse_engine.steps.function import execute_function
 
 
 def function(**fields: object) -> FunctionCall:
-    return FunctionCall.model_validate({"callable": "report:build", **fields})
+    return FunctionCall.read({"callable": "report:build", **fields})
 
 
 @pytest.mark.anyio

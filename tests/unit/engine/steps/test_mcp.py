@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse_api.v1alpha1.steps import McpCall, McpServer
+from pilothouse_api.structs import McpCall, McpServer
 from pilothouse_engine.ports import McpFailure, McpResult
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
 from pilothouse_engine.steps.mcp import ListedCall, execute_mcp
@@ -33,7 +33,7 @@ def giving(answer: McpResult | McpFailure) -> OneServer:
 
 
 def a_step(**more: Any) -> McpCall:
-    return McpCall.model_validate({"server": SERVER.model_dump(by_alias=True), "tool": "t", **more})
+    return McpCall.read({"server": SERVER.to_raw(), "tool": "t", **more})
 
 
 def done(end: StepEnd) -> StepDone:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from pilothouse_api.names import ANNOTATION_IDEMPOTENCY_KEY
-from pilothouse_api.v1alpha1.steps import ResourceCall
+from pilothouse_api.structs import ResourceCall
 from pilothouse_engine.catalog import default_effect
 from pilothouse_engine.ports import Ports, ResourceFailure, ResourceRequest
 from pilothouse_engine.steps.contract import StepCall, StepDone, StepEnd, StepUnknown
@@ -26,7 +26,7 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 def a_step(operation: str, **fields: Any) -> ResourceCall:
-    return ResourceCall.model_validate({"operation": operation, "apiVersion": "v1", "kind": "ConfigMap", **fields})
+    return ResourceCall.read({"operation": operation, "apiVersion": "v1", "kind": "ConfigMap", **fields})
 
 
 class World:
@@ -109,7 +109,7 @@ async def test_a_value_cannot_break_out_of_its_place_and_nothing_is_sent(
     fields: dict[str, Any], context: dict[str, Any], says: str, stage: Stage, make_call: MakeCall
 ) -> None:
     world = World(stage)
-    params = ResourceCall.model_validate({"apiVersion": "v1", "kind": "ConfigMap", **fields})
+    params = ResourceCall.read({"apiVersion": "v1", "kind": "ConfigMap", **fields})
     end = await world.done(make_call(params, context, idempotency_key=KEY))
     assert (end.signal, end.error_type) == ("error", "InvalidRequest")
     assert says in (end.error_message or "")
@@ -170,7 +170,7 @@ async def test_a_write_that_was_sent_and_not_answered_is_unknown_unless_it_may_b
 
 
 def replace_name(params: ResourceCall, name: str) -> ResourceCall:
-    return params.model_copy(update={"name": name})
+    return replace(params, name=name)
 
 
 # ---------------------------------------------------------------- creating
@@ -218,8 +218,8 @@ async def test_a_create_that_is_repeated_finds_its_own_object_and_no_other(stage
     [("Get", "ReadOnly"), ("List", "ReadOnly"), ("Create", "Once"), ("Patch", "Once"), ("Delete", "Once")],
 )
 def test_reads_may_be_repeated_and_writes_happen_once_unless_the_author_says_more(operation: str, want: str) -> None:
-    from pilothouse_api.v1alpha1.workflow import Step
+    from pilothouse_api.structs import Step
 
     body = {"body": {}} if operation in ("Create", "Patch") else {}
     resource = {"operation": operation, "apiVersion": "v1", "kind": "ConfigMap", "name": "a", **body}
-    assert default_effect(Step.model_validate({"id": "s", "kind": "Resource", "resource": resource})) == want
+    assert default_effect(Step.read({"id": "s", "kind": "Resource", "resource": resource})) == want

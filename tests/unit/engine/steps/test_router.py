@@ -1,6 +1,6 @@
 import pytest
 
-from pilothouse_api.v1alpha1.steps import Router
+from pilothouse_api.structs import Router
 from pilothouse_engine.steps.contract import StepDone
 from pilothouse_engine.steps.router import execute_router
 
@@ -8,7 +8,7 @@ from pilothouse_engine.steps.router import execute_router
 @pytest.mark.anyio
 @pytest.mark.parametrize("value", ["refund", "Needs Review", "default", "größe"])
 async def test_match_gives_the_value_at_the_path_as_the_signal(stage, make_call, value: str) -> None:
-    params = Router.model_validate({"match": "ticket.kind"})
+    params = Router.read({"match": "ticket.kind"})
 
     end = await execute_router(make_call(params, {"ticket": {"kind": value}}), stage.ports)
 
@@ -53,7 +53,7 @@ async def test_match_on_a_missing_path_is_an_error(stage, make_call) -> None:
     assert (end.signal, end.error_type) == ("error", "MissingContext")
 
 
-CONDITIONS = Router.model_validate(
+CONDITIONS = Router.read(
     {
         "conditions": [
             {"cel": "context._api_status_code == 404", "signal": "gone"},
@@ -84,7 +84,7 @@ async def test_the_first_true_condition_gives_the_signal(stage, make_call, conte
 @pytest.mark.anyio
 @pytest.mark.parametrize("cel", ["nothing.here", "1 +", "'text'", "_secret == 1"])
 async def test_a_condition_that_fails_or_is_no_boolean_is_an_error(stage, make_call, cel: str) -> None:
-    params = Router.model_validate({"conditions": [{"cel": cel, "signal": "x"}]})
+    params = Router.read({"conditions": [{"cel": cel, "signal": "x"}]})
 
     end = await execute_router(make_call(params, {"_secret": 1}), stage.ports)
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from pilothouse_engine import facts
@@ -174,7 +175,7 @@ async def test_all_attempts_of_a_run_are_one_trace_and_what_was_under_way_goes_o
     assert ends == ["Released", "Finished"]
     assert [attributes(span).get("pilothouse.is_resumed") for span in traced.named("step.Agent")] == [None, True]
     other = Traced(scenario([answer("resolved")]))
-    other.run.plan = run.plan.model_copy(update={"run": run.plan.run.model_copy(update={"uid": "uid-2"})})
+    other.run.plan = replace(run.plan, run=replace(run.plan.run, uid="uid-2"))
     other.run.store.uid = "uid-2"
     await other.attempt()
     assert other.spans[0].context.trace_id != traced.spans[0].context.trace_id

@@ -1,7 +1,7 @@
 """JsonSchema: refuses text that is not JSON of a shape."""
 
 from pilothouse_api.schemas import SchemaError, compile_schema
-from pilothouse_api.v1alpha1.agent import JsonSchemaCheck
+from pilothouse_api.structs import JsonSchemaCheck
 from pilothouse_engine.guardrails.verdicts import Allow, CheckVerdict, Refuse
 from pilothouse_engine.outcome import strip_fence
 from pilothouse_engine.strict_json import JsonError, parse_json

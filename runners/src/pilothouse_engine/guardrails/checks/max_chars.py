@@ -1,6 +1,6 @@
 """MaxChars: refuses text that is longer."""
 
-from pilothouse_api.v1alpha1.agent import MaxChars
+from pilothouse_api.structs import MaxChars
 from pilothouse_engine.guardrails.verdicts import Allow, CheckVerdict, Refuse
 
 

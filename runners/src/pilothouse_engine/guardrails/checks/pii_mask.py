@@ -1,6 +1,6 @@
 """PiiMask: masks personal data; never refuses."""
 
-from pilothouse_api.v1alpha1.agent import PiiMask
+from pilothouse_api.structs import PiiMask
 from pilothouse_engine.guardrails.masks import DETECTORS, find_and_mask
 from pilothouse_engine.guardrails.verdicts import Allow, CheckVerdict, Rewrite
 

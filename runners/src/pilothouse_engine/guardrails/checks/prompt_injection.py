@@ -2,7 +2,7 @@
 
 import re
 
-from pilothouse_api.v1alpha1.agent import PromptInjection
+from pilothouse_api.structs import PromptInjection
 from pilothouse_engine.guardrails.detectors.injections import find_injections, visible
 from pilothouse_engine.guardrails.verdicts import Allow, CheckVerdict, Refuse, Rewrite
 

@@ -1,6 +1,6 @@
 """RegexDeny: refuses text that matches. RE2, the engine by which patterns are validated: linear, whatever they are."""
 
-from pilothouse_api.v1alpha1.agent import RegexDeny
+from pilothouse_api.structs import RegexDeny
 from pilothouse_engine.guardrails.patterns import compile_pattern
 from pilothouse_engine.guardrails.verdicts import Allow, CheckVerdict, Refuse
 

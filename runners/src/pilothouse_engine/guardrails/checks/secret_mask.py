@@ -1,6 +1,6 @@
 """SecretMask: masks keys, tokens and passwords; never refuses."""
 
-from pilothouse_api.v1alpha1.agent import SecretMask
+from pilothouse_api.structs import SecretMask
 from pilothouse_engine.guardrails.detectors.secrets import find_secrets
 from pilothouse_engine.guardrails.masks import find_and_mask
 from pilothouse_engine.guardrails.verdicts import Allow, CheckVerdict, Rewrite

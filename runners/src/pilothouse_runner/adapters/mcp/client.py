@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilothouse_api import names
 from pilothouse_api.digests import canonical_json
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer
 from pilothouse_engine.ports import McpFailure, McpListing, McpResult, Secrets
 from pilothouse_runner.adapters.addresses import Network
 from pilothouse_runner.adapters.mcp.credentials import CredentialReader
@@ -112,7 +112,7 @@ class SdkMcp:
             return missing
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        key = canonical_json(server.model_dump(mode="json", by_alias=True, exclude_none=True))
+        key = canonical_json(server.to_raw())
         for _ in range(2):
             session, is_new = await self._session(server, key, until, timeout)
             if isinstance(session, McpFailure):

@@ -6,7 +6,7 @@ from msgspec import field
 
 from pilothouse_api.mcp import is_clients_own
 from pilothouse_api.names import audience_token_file
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer
 from pilothouse_engine.ports import Secrets, SecretUnavailable
 from pilothouse_engine.values import Value
 

@@ -16,7 +16,7 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from pilothouse_api import __version__
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer
 from pilothouse_runner.adapters.addresses import Address, Network, is_refused, resolve
 from pilothouse_runner.adapters.mcp.credentials import CredentialReader, CredentialsUnavailable
 from pilothouse_runner.adapters.mcp.exchange import CANCELLED, CURRENT, Exchange

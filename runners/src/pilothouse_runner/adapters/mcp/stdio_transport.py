@@ -22,7 +22,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification, JSONRPCRequest, jsonrpc_message_adapter
 
-from pilothouse_api.v1alpha1.steps import McpServer
+from pilothouse_api.structs import McpServer
 from pilothouse_engine.mcp.schemas import clean_text
 from pilothouse_runner.adapters.mcp.exchange import CANCELLED, CURRENT, OVERHEAD_BYTES, Exchange
 from pilothouse_runner.adapters.mcp.transport import Streams, TransportUnusable

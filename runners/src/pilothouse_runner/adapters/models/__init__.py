@@ -6,7 +6,7 @@ Each adapter is imported when an endpoint needs it: importing this package costs
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import Clock, Model, ModelFailure, ModelReply, ModelRequest, Secrets
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import (
     FailureKind,
     ModelFailure,

@@ -13,7 +13,7 @@ import httpcore
 from msgspec.structs import replace
 
 from pilothouse_api import __version__
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, Secrets, SecretUnavailable
 from pilothouse_engine.values import Value
 from pilothouse_runner.adapters.connections import (

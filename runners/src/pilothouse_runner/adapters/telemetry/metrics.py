@@ -5,8 +5,8 @@ from typing import Any
 
 from opentelemetry.metrics import Counter, Histogram, Meter
 
-from pilothouse_api.plan import Plan
 from pilothouse_api.signals import BUDGET_EXCEEDED
+from pilothouse_api.structs import Plan
 from pilothouse_engine.account import NANO
 from pilothouse_engine.facts import (
     UNDECLARED,

@@ -8,8 +8,7 @@ opt-in there and left out here.
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from pilothouse_api.plan import Plan
-from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_api.structs import ModelEndpoint, Plan
 from pilothouse_engine.facts import JudgeStarted, ModelStarted, ReplyReceived
 
 Attributes = dict[str, str | int | float | bool | tuple[str, ...]]

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import INVALID_TRACE_ID
 
 from pilothouse_api import __version__
-from pilothouse_api.plan import Plan
+from pilothouse_api.structs import Plan
 from pilothouse_engine.facts import Fact
 from pilothouse_engine.observers import Observer
 from pilothouse_runner.adapters.telemetry.metrics import MetricObserver

@@ -6,8 +6,8 @@ from typing import Any
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
-from pilothouse_api.plan import Plan
 from pilothouse_api.signals import ERROR
+from pilothouse_api.structs import Plan
 from pilothouse_engine.facts import (
     UNDECLARED,
     ApprovalAnswered,
