@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
+from pilothouse_api.exact_json import json_bytes
 
 RawEntry = Mapping[str, Any]
 """A fact as it is kept."""
@@ -47,8 +47,8 @@ def decode_batch(line: bytes) -> Batch | None:
 
 
 def _encode(body: dict[str, Any]) -> bytes:
-    """Return JSON without line breaks; pydantic's encoder takes a third of the time of `json`'s."""
+    """Return JSON without line breaks."""
     try:
-        return to_json(body, inf_nan_mode="constants")
-    except PydanticSerializationError:  # half of a surrogate pair out of a model's reply survives as an escape
+        return json_bytes(body)
+    except (TypeError, ValueError):  # half of a surrogate pair out of a model's reply survives as an escape
         return json.dumps(body, separators=(",", ":")).encode("ascii")

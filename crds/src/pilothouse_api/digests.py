@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
+from pilothouse_api.exact_json import json_bytes
 
 # json.dumps would make an encoder for each call, which takes as long as encoding what is usual here.
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -21,8 +21,8 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 def compact_json(value: Any) -> str:
     """Return a JSON value as compact text, its keys as they come: what results are measured and named by."""
     try:
-        return to_json(value, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # half of a surrogate pair is no UTF-8, but JSON has a way to write it
+        return json_bytes(value).decode()
+    except (TypeError, ValueError):  # half of a surrogate pair is no UTF-8, but may stand in a text
         return _COMPACT.encode(value)
 
 

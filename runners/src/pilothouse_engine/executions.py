@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
-from pydantic_core import from_json
 
 from pilothouse_api.digests import canonical_json, digest, text_digest
 from pilothouse_api.signals import ERROR
@@ -35,7 +35,7 @@ def arguments_digest(arguments_text: str) -> str:
     It only tells calls apart; whether the arguments are fit to be used is judged later and more strictly.
     """
     try:
-        return digest(from_json(arguments_text) if arguments_text.strip() else {})
+        return digest(msgspec.json.decode(arguments_text) if arguments_text.strip() else {})
     except (ValueError, TypeError, RecursionError):
         return text_digest(arguments_text)
 

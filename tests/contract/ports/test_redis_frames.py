@@ -144,7 +144,7 @@ async def test_what_redis_refuses_and_what_is_no_json_does_no_harm(server: Redis
     frames.emit({"kind": "Step", "what": object()})
     frames.flush()
     await client.call("PING")
-    assert stored(server) == [{"kind": "Step", "lost": "PydanticSerializationError"}]
+    assert stored(server) == [{"kind": "Step", "lost": "TypeError"}]
 
 
 async def test_what_is_too_long_is_told_of_by_its_kind(server: RedisServer) -> None:

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from pydantic_core import PydanticSerializationError, to_json
-
+from pilothouse_api.exact_json import json_bytes
 from pilothouse_engine.ports import Fenced, JournalUnavailable, RawEntry
 
 
@@ -49,6 +48,6 @@ class MemoryJournal:
 
 def _encode(entry: RawEntry) -> str:
     try:
-        return to_json(entry, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # half of a surrogate pair, or no JSON at all: json tells them apart
+        return json_bytes(dict(entry)).decode()
+    except (TypeError, ValueError):  # half of a surrogate pair, or no JSON at all: json tells them apart
         return json.dumps(dict(entry))

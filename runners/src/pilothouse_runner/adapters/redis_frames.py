@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
+from pilothouse_api.exact_json import json_bytes
 from pilothouse_api.names import LONGEST_FRAME_BYTES, LONGEST_LOOK_BYTES
 from pilothouse_engine.catalog import Catalog
 from pilothouse_engine.facts import Fact, ReplyReceived
@@ -45,12 +44,12 @@ class _Stream(Value):
     def command(self, item: Mapping[str, Any]) -> tuple[Word, ...]:
         """Return the command that adds an item; one that is no JSON, or too long, is told of by its kind."""
         try:
-            text = to_json(dict(item))
-        except PydanticSerializationError as error:
-            text = to_json({"kind": item.get("kind"), "lost": type(error).__name__})
+            text = json_bytes(dict(item))
+        except (TypeError, ValueError, RecursionError) as error:
+            text = json_bytes({"kind": item.get("kind"), "lost": type(error).__name__})
         if len(text) > self.longest:
             said = {key: item[key] for key in ("kind", "turn", "time", "now") if key in item}
-            text = to_json({**said, "lost": f"it has {len(text)} bytes, more than {self.longest}"})
+            text = json_bytes({**said, "lost": f"it has {len(text)} bytes, more than {self.longest}"})
         return ("XADD", self.key, "MAXLEN", "~", self.length, "*", self.field, text)
 
 
