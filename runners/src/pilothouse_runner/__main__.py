@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from types import ModuleType
+from typing import Any
 
 # Process 1 of a container does not hear a signal that it has no handler for: one that came while modules load was lost.
 _asked: list[int] = []
@@ -36,8 +37,23 @@ _certifi = ModuleType("certifi")
 _certifi.where = _find_authorities  # type: ignore[attr-defined]
 _IS_STAND_IN = sys.modules.setdefault("certifi", _certifi) is _certifi
 
-# msgspec loads all that it can do. A runner needs its Structs: no other forms of data, and no JSON schemas.
-_unused = [ModuleType(f"msgspec.{name}") for name in ("inspect", "json", "msgpack", "toml", "yaml")]
+
+def _describe(*arguments: Any, **options: Any) -> Any:
+    from msgspec import _json_schema
+
+    return _json_schema.schema(*arguments, **options)
+
+
+def _describe_all(*arguments: Any, **options: Any) -> Any:
+    from msgspec import _json_schema
+
+    return _json_schema.schema_components(*arguments, **options)
+
+
+# msgspec loads all that it can do. A runner needs its Structs and JSON: no other forms of text, and no JSON schemas.
+_schemas = ModuleType("msgspec._json_schema")
+_schemas.schema, _schemas.schema_components = _describe, _describe_all  # type: ignore[attr-defined]
+_unused = [_schemas, *(ModuleType(f"msgspec.{name}") for name in ("inspect", "toml", "yaml"))]
 _stood_in = [module for module in _unused if sys.modules.setdefault(module.__name__, module) is module]
 
 # Modules are no garbage: looking for some while they load is an eighth of a start, and freezing spares later looks.
@@ -49,7 +65,8 @@ if _IS_STAND_IN:
 for _module in _stood_in:  # who imports one of them later gets the real one
     _package, _, _name = _module.__name__.partition(".")
     del sys.modules[_module.__name__]
-    delattr(sys.modules[_package], _name)
+    if hasattr(sys.modules[_package], _name):
+        delattr(sys.modules[_package], _name)
 gc.freeze()
 gc.enable()
 
