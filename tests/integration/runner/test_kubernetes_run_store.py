@@ -60,7 +60,7 @@ async def test_a_snapshot_replaces_the_one_before_and_nothing_else(
     assert await store.publish(snapshot(2)) is None
 
     status = administrator.get(run.name)["status"]
-    assert status["run"] == {"attempt": 1, "turn": 2, "step": "s"}
+    assert status["run"] == snapshot(2).to_raw()
     assert (status["phase"], status["attempt"]) == ("Running", 1)
     read = await store.read()
     assert isinstance(read, Directives)
