@@ -7,7 +7,7 @@ from typing import Any
 from support.installation import ROOT, Installation
 
 EXAMPLE = ROOT / "examples" / "incident-desk"
-STUB_MODEL = ROOT / "runners" / "src" / "pilothouse_cli" / "stub_model.py"
+STUB_MODEL = ROOT / "runners" / "src" / "pilothouse_cli" / "authoring" / "stub_model.py"
 
 
 def make_configmap(installation: Installation, namespace: str, name: str, *files: Path) -> None:

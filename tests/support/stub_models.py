@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pilothouse_cli.stub_model import build_app
+from pilothouse_cli.authoring.stub_model import build_app
 from pilothouse_engine.scripted import Script
 
 

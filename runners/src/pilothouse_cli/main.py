@@ -13,7 +13,7 @@ from pilothouse_cli.exits import EXIT_FAILED, EXIT_USAGE, CliError
 
 if TYPE_CHECKING:
     from pilothouse_cli.commands.places import Place
-    from pilothouse_cli.pending import Choice
+    from pilothouse_cli.runs.pending import Choice
 
 PLUGIN = "kubectl-pilothouse"
 DEFAULT_TIMEOUT = 60.0
@@ -46,7 +46,7 @@ class GraphForm(StrEnum):
 
 
 def _run_names(incomplete: str) -> list[str]:
-    from pilothouse_cli.local_state import STATE_FOLDER, all_folders
+    from pilothouse_cli.local.state import STATE_FOLDER, all_folders
 
     return [folder.name for folder in all_folders(Path(STATE_FOLDER)) if folder.name.startswith(incomplete)]
 
@@ -282,7 +282,7 @@ def _mode_command(name: str, mode: str, text: str) -> None:
         context: Context = None,
         kubeconfig: Kubeconfig = None,
     ) -> None:
-        from pilothouse_cli.pending import Choice
+        from pilothouse_cli.runs.pending import Choice
 
         place, choice = (
             _place(namespace, cluster, context, kubeconfig, wide),
@@ -324,7 +324,7 @@ def _resume(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Go on with a paused run, or all that -l … mean; a local one that was let go goes on in this process."""
-    from pilothouse_cli.pending import Choice
+    from pilothouse_cli.runs.pending import Choice
 
     place, choice = _place(namespace, cluster, context, kubeconfig, wide), Choice(selector, workflow, is_all=is_all)
     _check_choice(run, choice, place, MANY_RUNS)
@@ -363,7 +363,7 @@ def _steer(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Hand the model of a run guidance at the next turn boundary; or of all that -l … mean."""
-    from pilothouse_cli.pending import Choice
+    from pilothouse_cli.runs.pending import Choice
 
     place, choice = _place(namespace, cluster, context, kubeconfig, wide), Choice(selector, workflow, is_all=is_all)
     if choice.is_made and message is None:
@@ -395,7 +395,7 @@ def _approvals(
 ) -> None:
     """List the calls that wait for a person."""
     from pilothouse_cli.commands.approving import list_approvals
-    from pilothouse_cli.pending import Choice
+    from pilothouse_cli.runs.pending import Choice
 
     place = _place(namespace, cluster, context, kubeconfig, wide)
     raise typer.Exit(list_approvals(place, Choice(selector, workflow, tool), output))
@@ -428,7 +428,7 @@ def _approve(
 ) -> None:
     """Let a call run that waits for a person, as it is or with other arguments; or all that -l, --tool … mean."""
     from pilothouse_cli.commands.steering import parse_edit
-    from pilothouse_cli.pending import Choice
+    from pilothouse_cli.runs.pending import Choice
 
     edit = parse_edit(arguments, remove or ())
     choice = Choice(selector, workflow, tool, is_all)
@@ -460,7 +460,7 @@ def _deny(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Refuse a call that waits for a person, or all that -l, --tool … mean; the model is told, with the reason."""
-    from pilothouse_cli.pending import Choice
+    from pilothouse_cli.runs.pending import Choice
 
     choice = Choice(selector, workflow, tool, is_all)
     place = _place(namespace, cluster, context, kubeconfig, wide)
@@ -510,7 +510,7 @@ def _limit(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Change limits of a live run, or of all that -l … mean; they hold from the next turn boundary."""
-    from pilothouse_cli.pending import Choice
+    from pilothouse_cli.runs.pending import Choice
 
     place, choice = _place(namespace, cluster, context, kubeconfig, wide), Choice(selector, workflow, is_all=is_all)
     pairs = limits or []

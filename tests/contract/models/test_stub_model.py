@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pilothouse_cli.stub_model import build_app, serve
+from pilothouse_cli.authoring.stub_model import build_app, serve
 from pilothouse_engine.scripted import Script, ScriptInvalid, parse_script
 from support.stub_models import serving, stub_server
 
@@ -147,9 +147,8 @@ async def test_a_wrong_script_is_refused_before_anything_is_served(tmp_path: Pat
 async def test_the_server_says_where_it_listens_and_ends_on_an_interrupt(tmp_path: Path) -> None:
     path = tmp_path / "script.yaml"
     path.write_text("turns: [{text: served}, {error: {kind: Timeout}}, {error: {kind: Disconnect}}]")
-    code = (
-        f"from pilothouse_cli.stub_model import serve; serve({str(path)!r}, ready=lambda url: print(url, flush=True))"
-    )
+    served = f"serve({str(path)!r}, ready=lambda url: print(url, flush=True))"
+    code = f"from pilothouse_cli.authoring.stub_model import serve; {served}"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -8,8 +8,8 @@ import pytest
 
 from pilothouse_api.patches import merge_patch
 from pilothouse_api.structs import Snapshot
-from pilothouse_cli.local_state import RunFolder, make_folder
-from pilothouse_cli.local_store import LocalRunStore
+from pilothouse_cli.local.state import RunFolder, make_folder
+from pilothouse_cli.local.store import LocalRunStore
 from pilothouse_engine.ports import RunStore
 from pilothouse_engine.testing.store import MemoryRunStore
 from pilothouse_runner.adapters.clock import SystemClock

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pilothouse_api.structs import Effects, Parked, RunExit, Snapshot, UnknownEffect
-from pilothouse_cli.local_state import RunIsLive
-from pilothouse_cli.local_store import LocalRunStore
+from pilothouse_cli.local.state import RunIsLive
+from pilothouse_cli.local.store import LocalRunStore
 from pilothouse_engine.ports import Directives, StoreFailure
 
 pytestmark = pytest.mark.anyio

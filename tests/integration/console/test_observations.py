@@ -16,8 +16,8 @@ from integration.crds.kube_callers import must
 from pilothouse_api.digests import text_digest
 from pilothouse_api.names import redis_run_prefix
 from pilothouse_api.plan import Plan
-from pilothouse_cli.cluster_recordings import record_in_cluster
-from pilothouse_cli.cluster_runs import ClusterRuns
+from pilothouse_cli.cluster.recordings import record_in_cluster
+from pilothouse_cli.cluster.runs import ClusterRuns
 from pilothouse_cli.exits import CliError
 from support.cluster import LocalCluster
 from support.redis_server import RedisServer

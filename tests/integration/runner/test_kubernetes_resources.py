@@ -13,7 +13,7 @@ import pytest
 
 from pilothouse_api.names import ANNOTATION_IDEMPOTENCY_KEY
 from pilothouse_api.structs import Plan
-from pilothouse_cli.local_cluster import find_cluster
+from pilothouse_cli.local.cluster import find_cluster
 from pilothouse_engine.ports import Ports, ResourceFailure, ResourceReply, ResourceRequest, Resources
 from pilothouse_engine.run import Attempt, Finished, Stop, run_attempt
 from pilothouse_engine.scripted import ScriptedModel

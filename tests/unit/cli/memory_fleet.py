@@ -7,8 +7,8 @@ from typing import Any
 from pilothouse_api.patches import merge_patch
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.exits import EXIT_NOT_FOUND, CliError
-from pilothouse_cli.fleets import RunKey, key_of
-from pilothouse_cli.pending import matches
+from pilothouse_cli.runs.fleets import RunKey, key_of
+from pilothouse_cli.runs.pending import matches
 from pilothouse_control.directives import Directive
 
 

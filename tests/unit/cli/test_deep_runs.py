@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pilothouse_cli.cluster_runs import ClusterRuns
+from pilothouse_cli.cluster.runs import ClusterRuns
 
 
 @pytest.fixture

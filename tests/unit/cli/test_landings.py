@@ -9,8 +9,8 @@ from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import Control
 from pilothouse_cli.commands.steering import choose_pending, message_directive, parse_edit, parse_limits
 from pilothouse_cli.exits import CliError
-from pilothouse_cli.runs import wait_for_answer
-from pilothouse_cli.turns import TurnRow
+from pilothouse_cli.runs.port import wait_for_answer
+from pilothouse_cli.runs.turns import TurnRow
 from pilothouse_control.directives import Answer, mode_directive
 
 PAUSE = mode_directive("Pause")

@@ -239,8 +239,8 @@ def test_a_watcher_sees_the_turns_and_the_end_and_leaves_the_run_alone(terminal:
 TWICE = """
 import os, signal, sys
 from pathlib import Path
-from pilothouse_cli.local import advance
-from pilothouse_cli.local_state import RunFolder
+from pilothouse_cli.local.host import advance
+from pilothouse_cli.local.state import RunFolder
 class Impatient:
     def emit(self, frame):
         os.kill(os.getpid(), signal.SIGINT)

@@ -12,11 +12,11 @@ from pilothouse_api.v1alpha1.agentrun import ControlAnswer
 from pilothouse_cli.commands.asking import SAID, Count, agree, plural, worst_exit
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_SUCCEEDED, CliError
-from pilothouse_cli.fleets import Fleet, Order, Outcome, Wait, carry_out
-from pilothouse_cli.pending import Choice, PendingCall, pending_calls
-from pilothouse_cli.runs import snapshot_of
-from pilothouse_cli.tables import pending_data, pending_table
+from pilothouse_cli.runs.fleets import Fleet, Order, Outcome, Wait, carry_out
+from pilothouse_cli.runs.pending import Choice, PendingCall, pending_calls
+from pilothouse_cli.runs.port import snapshot_of
 from pilothouse_cli.terminal import clean_line, print_data, print_names, say, show
+from pilothouse_cli.views.tables import pending_data, pending_table
 from pilothouse_control.directives import Directive, approval_directive
 
 _WENT_WELL = frozenset({"Landed", "Asked", "Kept"})

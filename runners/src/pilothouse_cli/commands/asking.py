@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.status import Status
 
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PARKED, EXIT_SUCCEEDED, CliError
-from pilothouse_cli.fleets import Outcome
-from pilothouse_cli.runs import snapshot_of
+from pilothouse_cli.runs.fleets import Outcome
+from pilothouse_cli.runs.port import snapshot_of
 from pilothouse_cli.terminal import say, stderr
 
 YES = frozenset({"y", "yes"})

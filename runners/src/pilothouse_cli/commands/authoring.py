@@ -8,14 +8,14 @@ from typing import Any
 from pilothouse_api import names, structs
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
+from pilothouse_cli.authoring.manifests import Manifests, parse_input, read_documents
+from pilothouse_cli.authoring.starter import write_starter
 from pilothouse_cli.commands.inspecting import print_run, watch_run
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, EXIT_USAGE, CliError, exit_code
-from pilothouse_cli.graph import as_mermaid, as_svg, as_text, graph_of, watchers_of
-from pilothouse_cli.manifests import Manifests, parse_input, read_documents
-from pilothouse_cli.starter import write_starter
-from pilothouse_cli.tables import finding_data, findings_view
 from pilothouse_cli.terminal import print_data, say, show
+from pilothouse_cli.views.graph import as_mermaid, as_svg, as_text, graph_of, watchers_of
+from pilothouse_cli.views.tables import finding_data, findings_view
 from pilothouse_control.directives import is_finished
 from pilothouse_control.documents import Document
 from pilothouse_control.validation import Sources, validate
@@ -98,7 +98,7 @@ def init(folder: Path) -> int:
 
 def stub_model(script: Path, host: str, port: int) -> int:
     """Serve a script until it is interrupted."""
-    from pilothouse_cli.stub_model import serve
+    from pilothouse_cli.authoring.stub_model import serve
     from pilothouse_engine.scripted import ScriptInvalid
 
     try:
@@ -124,7 +124,7 @@ def submit(
     session: str | None = None,
 ) -> int:
     """Make an AgentRun in the cluster."""
-    from pilothouse_cli.cluster_runs import ClusterRuns
+    from pilothouse_cli.cluster.runs import ClusterRuns
 
     runs = ClusterRuns.connect(place.namespace, place.context, place.kubeconfig)
     metadata = {"name": name} if name else {"generateName": f"{names.fit(workflow, 52)}-"}

@@ -15,11 +15,11 @@ from pilothouse_cli.commands.asking import SAID, Count, agree, plural, worst_exi
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.commands.steering import check_message, message_directive, new_steer_id, parse_limits
 from pilothouse_cli.exits import EXIT_SUCCEEDED
-from pilothouse_cli.fleets import Fleet, Order, Outcome, Wait, carry_out
-from pilothouse_cli.pending import Choice
-from pilothouse_cli.runs import snapshot_of, target_of
-from pilothouse_cli.tables import runs_table
+from pilothouse_cli.runs.fleets import Fleet, Order, Outcome, Wait, carry_out
+from pilothouse_cli.runs.pending import Choice
+from pilothouse_cli.runs.port import snapshot_of, target_of
 from pilothouse_cli.terminal import clean_line, print_data, print_names, say
+from pilothouse_cli.views.tables import runs_table
 from pilothouse_control.directives import (
     Directive,
     is_finished,

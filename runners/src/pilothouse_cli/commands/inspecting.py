@@ -11,13 +11,13 @@ from rich.text import Text
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, CliError, exit_code
-from pilothouse_cli.interventions import frames_of, with_actions
-from pilothouse_cli.live_view import frame_line, live_view
-from pilothouse_cli.results import Reference, result_of_journal, stored_result
-from pilothouse_cli.runs import Runs
-from pilothouse_cli.tables import run_view, runs_table, turns_view
+from pilothouse_cli.runs.interventions import frames_of, with_actions
+from pilothouse_cli.runs.port import Runs
+from pilothouse_cli.runs.results import Reference, result_of_journal, stored_result
+from pilothouse_cli.runs.turns import TurnRow
 from pilothouse_cli.terminal import clean, clean_line, print_data, print_names, say, show, stdout
-from pilothouse_cli.turns import TurnRow
+from pilothouse_cli.views.live import frame_line, live_view
+from pilothouse_cli.views.tables import run_view, runs_table, turns_view
 from pilothouse_control.directives import is_finished
 from pilothouse_engine.ports import Frame
 

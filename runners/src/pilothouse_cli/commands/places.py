@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pilothouse_cli.exits import CliError
-from pilothouse_cli.fleets import Fleet
-from pilothouse_cli.local_runs import LocalRuns
-from pilothouse_cli.local_state import not_found
-from pilothouse_cli.runs import Runs
+from pilothouse_cli.local.runs import LocalRuns
+from pilothouse_cli.runs.fleets import Fleet
+from pilothouse_cli.runs.port import Runs, not_found
 
 if TYPE_CHECKING:
-    from pilothouse_cli.cluster_runs import ClusterRuns
+    from pilothouse_cli.cluster.runs import ClusterRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Place:
 
     def connect(self) -> "ClusterRuns":
         """Return the cluster's runs."""
-        from pilothouse_cli.cluster_runs import ClusterRuns  # two seconds, paid only by who talks to a cluster
+        from pilothouse_cli.cluster.runs import ClusterRuns  # two seconds, paid only by who talks to a cluster
 
         return ClusterRuns.connect(self.namespace, self.context, self.kubeconfig, is_wide=self.is_wide)
 

@@ -13,12 +13,13 @@ from pilothouse_api.observation import Observation
 from pilothouse_api.v1alpha1 import Supervisor
 from pilothouse_api.v1alpha1.agentrun import SupervisionAction
 from pilothouse_api.v1alpha1.supervisor import SupervisorSpec
+from pilothouse_cli.authoring.manifests import read_documents
 from pilothouse_cli.commands.authoring import count
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_SUCCEEDED, EXIT_USAGE, CliError, first_problem
-from pilothouse_cli.local_runs import LocalRuns
-from pilothouse_cli.manifests import read_documents
-from pilothouse_cli.recordings import Recording, line_of, read_recordings, record_local
+from pilothouse_cli.local.recordings import record_local
+from pilothouse_cli.local.runs import LocalRuns
+from pilothouse_cli.runs.recordings import Recording, line_of, read_recordings
 from pilothouse_cli.terminal import clean_line, print_data, say, show
 from pilothouse_control.supervision.replay import Deed, Replayed, replay
 
@@ -99,8 +100,8 @@ def _record(place: Place, name: str, api: str | None) -> Recording:
     runs = place.runs_of(name)
     if isinstance(runs, LocalRuns):
         return record_local(runs, name)
-    from pilothouse_cli.cluster_recordings import record_in_cluster
-    from pilothouse_cli.cluster_runs import ClusterRuns
+    from pilothouse_cli.cluster.recordings import record_in_cluster
+    from pilothouse_cli.cluster.runs import ClusterRuns
 
     assert isinstance(runs, ClusterRuns)
     return record_in_cluster(runs, name, api)

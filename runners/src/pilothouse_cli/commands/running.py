@@ -12,25 +12,17 @@ from rich.live import Live
 from pilothouse_api.patches import merge_patch
 from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1 import AgentRun
+from pilothouse_cli.authoring.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
 from pilothouse_cli.commands.authoring import check_manifests
 from pilothouse_cli.commands.inspecting import print_run
 from pilothouse_cli.exits import EXIT_USAGE, CliError, exit_code, first_problem
-from pilothouse_cli.live_view import frame_line, live_view
-from pilothouse_cli.local import (
-    LOCAL_PLATFORM,
-    SilentSink,
-    advance,
-    check_name,
-    create_run,
-    lost_error,
-    new_name,
-    new_run,
-)
-from pilothouse_cli.local_runs import LocalRuns
-from pilothouse_cli.local_state import STATE_FOLDER, SUPERVISORS, RunFolder, RunIsGone
-from pilothouse_cli.manifests import Manifests, apply_settings, parse_input, read_documents, run_settings
-from pilothouse_cli.runs import snapshot_of, target_of
+from pilothouse_cli.local.creation import LOCAL_PLATFORM, check_name, create_run, new_name, new_run
+from pilothouse_cli.local.host import SilentSink, advance, lost_error
+from pilothouse_cli.local.runs import LocalRuns
+from pilothouse_cli.local.state import STATE_FOLDER, SUPERVISORS, RunFolder, RunIsGone
+from pilothouse_cli.runs.port import snapshot_of, target_of
 from pilothouse_cli.terminal import say, stderr, stdout
+from pilothouse_cli.views.live import frame_line, live_view
 from pilothouse_control.lineage import delegates_of
 from pilothouse_control.resolution import NotResolved, resolve_plan
 from pilothouse_control.world import References
@@ -140,7 +132,7 @@ def _for_children(plan: Plan, known: References) -> dict[str, str]:
     """Return the file that children of a run are made from, where it may have some."""
     if not delegates_of(plan):
         return {}
-    from pilothouse_cli.local_children import MANIFESTS, manifests_text
+    from pilothouse_cli.local.children import MANIFESTS, manifests_text
 
     return {MANIFESTS: manifests_text(known)}
 
@@ -149,7 +141,7 @@ def _for_supervisors(run: AgentRun, plan: Plan, manifests: Manifests, judge_mode
     """Return the file that a run, or a child of it, is supervised from; raises CliError where it may not start."""
     if not manifests.supervisors:
         return {}
-    from pilothouse_cli.local_supervision import keep_supervisors, supervisors_text
+    from pilothouse_cli.local.supervision import keep_supervisors, supervisors_text
 
     kept = keep_supervisors(manifests, judge_models, Path(STATE_FOLDER))
     bindings = kept.bind(run, plan)
@@ -190,11 +182,6 @@ def drive(folder: RunFolder, output: str, *, live: bool) -> int:
         first = f"decide with: pilothouse approve {folder.name} (or deny), then " if is_asking else ""
         say(f"let go of run {folder.name} at turn {parked.turn}; {first}go on with: pilothouse resume {folder.name}")
     return exit_code(run)
-
-
-def advance_silently(folder: RunFolder) -> None:
-    """Advance a run here without a word: for directives that end it."""
-    advance(folder, SilentSink())
 
 
 def _say_releasing() -> None:

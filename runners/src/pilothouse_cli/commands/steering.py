@@ -11,8 +11,8 @@ from pilothouse_api.v1alpha1.agentrun import ChildApproval, RunLimits
 from pilothouse_cli.commands.inspecting import print_run
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_PARKED, EXIT_SUCCEEDED, CliError
-from pilothouse_cli.local_runs import LocalRuns
-from pilothouse_cli.runs import Runs, snapshot_of, wait_for_answer
+from pilothouse_cli.local.runs import LocalRuns
+from pilothouse_cli.runs.port import Runs, snapshot_of, wait_for_answer
 from pilothouse_cli.terminal import clean_line, say
 from pilothouse_control.children import asked_of_people
 from pilothouse_control.directives import (
@@ -43,7 +43,7 @@ def set_mode(place: Place, name: str, mode: str, *, reason: str | None, wait: bo
     run = _ask(runs, name, directive)
     if mode in ("Finish", "Abort") and isinstance(runs, LocalRuns) and not runs.is_advancing(run):
         # Nothing else would ever end it: this process makes the attempt that does.
-        from pilothouse_cli.commands.running import advance_silently
+        from pilothouse_cli.local.host import advance_silently
 
         advance_silently(runs.folder(name))
         run = runs.get(name)
