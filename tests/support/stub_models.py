@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pilothouse_cli.authoring.stub_model import build_app
-from pilothouse_engine.scripted import Script
+from pilothouse_engine.script import Script
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pilothouse_engine.scripted import parse_script
+from pilothouse_engine.script import parse_script
 from pilothouse_runner.judge import local
 from support.stub_models import stub_server
 from support.terminal import Inside

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pilothouse_api.judging import JudgeAnswer, JudgeFailure, Verdict
-from pilothouse_engine.scripted import Script, parse_script
+from pilothouse_engine.script import parse_script, read_script
 from pilothouse_engine.testing.secrets import DictSecrets
 from pilothouse_runner.judge import local
 from pilothouse_runner.judge.prompt import RESPONSE_FORMATS
@@ -86,7 +86,7 @@ async def test_each_way_to_fail_has_its_type_and_shows_no_criteria(
 
 
 async def test_an_endpoint_that_sends_without_end_is_left() -> None:
-    with stub_server(Script.model_validate({"turns": [{"raw": {"body": " " * 50_000_000}}]})) as server:
+    with stub_server(read_script({"turns": [{"raw": {"body": " " * 50_000_000}}]})) as server:
         answer = await ask(server)
 
     assert isinstance(answer, JudgeFailure) and answer.type == "BadAnswer"

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import Message, Model, ModelFailure, ModelReply, ModelRequest
-from pilothouse_engine.scripted import Script, ScriptedModel, parse_script
+from pilothouse_engine.script import Script, parse_script
+from pilothouse_engine.scripted import ScriptedModel
 from pilothouse_runner.adapters.models.litellm import LiteLLMModel
 from pilothouse_runner.adapters.models.openai import OpenAIModel
 from support.stub_models import StubServer, stub_server

@@ -20,7 +20,7 @@ from pilothouse_engine.ports import (
     ToolSpec,
     Usage,
 )
-from pilothouse_engine.scripted import Entry, Raw, Script
+from pilothouse_engine.script import Entry, Raw, Script
 
 pytestmark = [
     pytest.mark.anyio,

@@ -17,7 +17,7 @@ import pytest
 from contract.models.conftest import KEY, MESSAGES, OneSecret, check_shows_nothing
 from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, SecretUnavailable
-from pilothouse_engine.scripted import Entry, Raw, Script
+from pilothouse_engine.script import Entry, Raw, Script
 from pilothouse_runner.adapters.models.openai import MAX_REPLY_BYTES, OpenAIModel, chat_url, encode_body
 from pilothouse_runner.telemetry import TRACEPARENT
 from support.stub_models import stub_server

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pilothouse_cli.authoring.stub_model import build_app, serve
-from pilothouse_engine.scripted import Script, ScriptInvalid, parse_script
+from pilothouse_engine.script import ScriptInvalid, parse_script, read_script
 from support.stub_models import serving, stub_server
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +104,7 @@ async def test_a_request_of_another_form_is_refused_and_plays_nothing(body: byte
 
 
 async def test_raw_bytes_come_as_they_were_written() -> None:
-    script = Script.model_validate(
+    script = read_script(
         {
             "turns": [
                 {"raw": {"status": 418, "headers": {"X-Odd": "1"}, "body": b"\x00\xff not JSON"}},
@@ -122,7 +122,7 @@ async def test_raw_bytes_come_as_they_were_written() -> None:
 
 @pytest.mark.slow
 async def test_hundreds_of_requests_each_get_the_next_entry() -> None:
-    with serving(build_app(Script.model_validate({"turns": [{"text": str(n)} for n in range(400)]}))) as port:
+    with serving(build_app(read_script({"turns": [{"text": str(n)} for n in range(400)]}))) as port:
         async with httpx.AsyncClient(trust_env=False, timeout=200) as client:
             texts: list[str] = []
             for _ in range(20):

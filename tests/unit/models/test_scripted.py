@@ -1,6 +1,8 @@
-"""The scripted model: its script, the choice of the next entry, and what it answers."""
+"""The scripted model: the choice of the next entry, and what it answers."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from textwrap import dedent
 
@@ -9,7 +11,8 @@ import pytest
 from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import Message, ModelFailure, ModelReply, ModelRequest, RequestedCall, ToolSpec, Usage
 from pilothouse_engine.replies import ends_early, with_unique_ids
-from pilothouse_engine.scripted import Played, ScriptedModel, ScriptInvalid, Spent, next_entry, parse_script
+from pilothouse_engine.script import parse_script
+from pilothouse_engine.scripted import Played, ScriptedModel, Spent, next_entry
 
 ENDPOINT = ModelEndpoint.read({"name": "scripted", "script": {"inline": "…"}})
 
@@ -248,45 +251,6 @@ def test_price_and_window_are_the_endpoints_own() -> None:
     assert (model.price(ENDPOINT), model.context_window(ENDPOINT)) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("", "the script is empty; it needs turns"),
-        ("turns: []", "line 1: turns: List should have at least 1 item after validation, not 0"),
-        ("turns:\n- text: yes\n", "line 2: turns[0].text: Input should be a valid string, not true; quote it"),
-        (
-            "turns:\n- text: a\n- error:\n    kind: Timeot\n",
-            "line 4: turns[1].error.kind: Input should be 'RateLimited', 'Timeout', 'ServerError', "
-            "'ContextWindowExceeded', 'Refused', 'Disconnect', 'Garbage' or 'Authentication', not \"Timeot\"",
-        ),
-        ("turns:\n- texts: a\n", "line 2: turns[0].texts: there is no such field here"),
-        ("turns:\n- {}\n", "line 2: turns[0]: set text or toolCalls, or error, or raw: exactly one of the three"),
-        (
-            "turns:\n- error: {kind: Timeout}\n  usage: {input: 1}\n",
-            "line 2: turns[0]: usage and finish belong to text and toolCalls",
-        ),
-        ("turns:\n- toolCalls: [{name: a, arguments: [1]}]\n", "line 2: turns[0].toolCalls[0].arguments: "),
-        ("turns: [{text: a}]\nrepeat: last\n", "line 2: repeat: Input should be 'Last' or 'None', not \"last\""),
-        ("turns:\n- text: a\n  text: b\n", 'line 3: "text" is written twice in one mapping'),
-        ("turns:\n- &x {text: a}\n- *x\n", "line 2: a list or mapping is used again by an alias; write it out"),
-        ("turns:\n- [", "line 2: did not find expected node content"),
-        ("turns: [{text: !!python/name:os.system x}]", "line 1: could not determine a constructor"),
-        ("turns: [{text: a, match: {turn: 2026-13-45}}]", "the script cannot be read: month must be in 1..12"),
-        ("turns: " + "[" * 400 + "]" * 400, "line 1: turns[0]: Input should be a valid dictionary"),
-        ("- a", "line 1: script: Input should be a valid dictionary"),
-        ("x" * 2_000_000, "the script has 2000000 characters; at most 1048576 are read"),
-    ],
-)
-def test_a_wrong_script_is_refused_with_line_and_field(text: str, want: str) -> None:
-    with pytest.raises(ScriptInvalid) as refused:
-        parse_script(text)
-    assert str(refused.value).startswith(want)
-
-
-def test_a_text_is_parsed_once() -> None:
-    assert parse_script("turns: [{text: once}]") is parse_script("turns: [{text: once}]")
-
-
 WHOLE = '{"a": "b\\u00e9\\n", "n": [1, -2.5, true, null, {"c": false}]}'
 
 
@@ -322,3 +286,16 @@ def test_missing_and_repeated_ids_are_replaced() -> None:
     unique = with_unique_ids(calls, request)
     assert [call.provider_id for call in unique] == ["call_t2_0", "call_t2_1_2", "x", "call_t2_3", "call_1"]
     assert [call.arguments for call in unique] == [call.arguments for call in calls]
+
+
+LOADED = """
+import pilothouse_engine.scripted, sys
+from pilothouse_engine.script import parse_script
+parse_script("turns: [{text: a}]")
+print({"pydantic", "pydantic_core"} & sys.modules.keys())
+"""
+
+
+def test_the_scripted_model_needs_no_pydantic() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"

@@ -24,19 +24,8 @@ from starlette.types import Receive, Scope, Send
 
 from pilothouse_api.structs import ModelEndpoint
 from pilothouse_engine.ports import Message, ModelRequest, RequestedCall, ToolSpec, Usage
-from pilothouse_engine.scripted import (
-    Entry,
-    Played,
-    Raw,
-    Script,
-    ScriptedError,
-    ScriptInvalid,
-    Spent,
-    arguments_text,
-    next_entry,
-    parse_script,
-    usage_of,
-)
+from pilothouse_engine.script import Entry, Raw, Script, ScriptedError, ScriptInvalid, parse_script
+from pilothouse_engine.scripted import Played, Spent, arguments_text, next_entry, usage_of
 
 STEP_HEADER = "x-pilothouse-step"
 TURN_HEADER = "x-pilothouse-turn"

@@ -99,7 +99,7 @@ def init(folder: Path) -> int:
 def stub_model(script: Path, host: str, port: int) -> int:
     """Serve a script until it is interrupted."""
     from pilothouse_cli.authoring.stub_model import serve
-    from pilothouse_engine.scripted import ScriptInvalid
+    from pilothouse_engine.script import ScriptInvalid
 
     try:
         serve(script, host, port, ready=lambda address: say(f"serving {script} at {address}"))

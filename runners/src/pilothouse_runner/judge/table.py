@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from pilothouse_api import structs
 from pilothouse_api.v1alpha1.base import Model
 from pilothouse_api.v1alpha1.common import Name, SecretKeyRef, Url
-from pilothouse_engine.scripted import MAX_SCRIPT_BYTES, ScriptInvalid, parse_script
+from pilothouse_engine.script import MAX_SCRIPT_BYTES, ScriptInvalid, parse_script
 from pilothouse_runner.adapters.models import SCRIPTED
 
 MAX_TABLE_BYTES = 4 * MAX_SCRIPT_BYTES
