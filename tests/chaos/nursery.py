@@ -130,7 +130,7 @@ def load_runner() -> Callable[[Sequence[str]], None]:
 
 def load_operator() -> Callable[[Sequence[str]], None]:
     import pilothouse_operator.__main__
-    import pilothouse_operator.host
+    import pilothouse_operator.process.host
 
     def run(arguments: Sequence[str]) -> None:
         sys.argv = ["pilothouse-operator"]

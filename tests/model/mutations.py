@@ -13,10 +13,11 @@ from model.world import Left, Parts, Scenario
 from pilothouse_api.names import pod_name
 from pilothouse_engine.actions import Execution
 from pilothouse_engine.driver import Driver
-from pilothouse_operator.attempts import AttemptPlan, BeginAttempt
 from pilothouse_operator.reconcile.runs import RunReconciler
-from pilothouse_operator.situation import RunView, Situation
-from pilothouse_operator.workloads import build_pod
+from pilothouse_operator.runs.attempts import AttemptPlan, BeginAttempt
+from pilothouse_operator.runs.situation import Situation
+from pilothouse_operator.runs.view import RunView
+from pilothouse_operator.workloads.manifests import build_pod
 
 
 class StartsBeforeJournaling(Driver):

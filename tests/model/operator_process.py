@@ -18,11 +18,11 @@ from pilothouse_api.plan import Plan
 from pilothouse_api.v1alpha1.agentrun import PlanReport
 from pilothouse_engine.testing.clock import START
 from pilothouse_kubernetes.client import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
-from pilothouse_operator.cache import Cache, Key
-from pilothouse_operator.plans import StoredPlan
 from pilothouse_operator.reconcile import runs as runs_module
 from pilothouse_operator.reconcile.runs import Memory, RunReconciler
-from pilothouse_operator.workloads import PodSettings
+from pilothouse_operator.watching.cache import Cache, Key
+from pilothouse_operator.workloads.manifests import PodSettings
+from pilothouse_operator.workloads.plans import StoredPlan
 
 MOST_LIVE = 300
 RUN = Key("AgentRun", "ns", "run-1")

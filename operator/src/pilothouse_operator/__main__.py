@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from pilothouse_kubernetes.connection import LoginError, find_credentials
 from pilothouse_kubernetes.process_logs import configure_logging
-from pilothouse_operator.host import Host
-from pilothouse_operator.references import explain
+from pilothouse_operator.process.host import Host
 from pilothouse_operator.settings import OperatorSettings
+from pilothouse_operator.watching.references import explain
 
 EXIT_USAGE = 2
 

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pilothouse_api import names
 from pilothouse_control.world import Ceilings, Platform
-from pilothouse_operator.workloads import PodSettings, RedisForPods
+from pilothouse_operator.workloads.manifests import PodSettings, RedisForPods
 
 
 def _split(value: object) -> object:

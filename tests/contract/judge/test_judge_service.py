@@ -13,8 +13,8 @@ import pytest
 from pilothouse_api.judging import JudgeFailure, JudgeRequest, Verdict
 from pilothouse_api.v1alpha1.agent import ModelEndpoint
 from pilothouse_engine.ports import ModelFailure, ModelReply, ModelRequest, Usage
-from pilothouse_operator import judge_client
-from pilothouse_operator.judge_client import HttpJudge
+from pilothouse_operator.supervision import judge_client
+from pilothouse_operator.supervision.judge_client import HttpJudge
 from pilothouse_runner.judge.service import MAX_REQUEST_BYTES
 from support.judge_service import TABLE, TOKEN, JudgeService, judge_service
 from support.observations import judge_request, observation

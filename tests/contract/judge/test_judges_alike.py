@@ -9,7 +9,7 @@ import pytest
 
 from pilothouse_api.judging import Judge, JudgeFailure, JudgeRequest, Verdict
 from pilothouse_engine.testing.secrets import DictSecrets
-from pilothouse_operator.judge_client import HttpJudge
+from pilothouse_operator.supervision.judge_client import HttpJudge
 from pilothouse_runner.judge.local import LocalJudge
 from pilothouse_runner.judge.table import parse_models
 from support.judge_service import judge_service

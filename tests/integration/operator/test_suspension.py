@@ -8,7 +8,7 @@ import yaml
 from integration.operator.stage import SYSTEM, Stage, answered, eventually, operator_rules, park, stays
 from pilothouse_api import names
 from pilothouse_kubernetes.client import NAMESPACES
-from pilothouse_operator.suspension import FRESH
+from pilothouse_operator.reconcile.suspension import FRESH
 
 pytest_plugins = ["support.cluster"]
 pytestmark = pytest.mark.anyio

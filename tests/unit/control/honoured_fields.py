@@ -95,10 +95,10 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     workflow.Schedule: {"pilothouse_control.triggers": "cron timeZone startingDeadlineSeconds"},
     workflow.History: {"pilothouse_control.retention": "succeeded failed"},
     workflow.RunTemplate: {
-        "pilothouse_operator.workloads": "serviceAccountName resources env envFrom nodeSelector tolerations "
+        "pilothouse_operator.workloads.manifests": "serviceAccountName resources env envFrom nodeSelector tolerations "
         "runtimeClassName image labels",
         "pilothouse_engine.decide": "activeDeadlineSeconds",
-        "pilothouse_operator.situation": "maxAttempts",
+        "pilothouse_operator.runs.classification": "maxAttempts",
         "pilothouse_operator.reconcile.workflows": "ttlSecondsAfterFinished",
     },
     agentrun.AgentRunSpec: {
@@ -108,7 +108,7 @@ HONOURED: Mapping[type[BaseModel], Mapping[str, str]] = {
     },
     agentrun.Overrides: {
         "pilothouse_control.resolution": "resources activeDeadlineSeconds maxAttempts",
-        "pilothouse_operator.finished": "ttlSecondsAfterFinished",
+        "pilothouse_operator.watching.finished": "ttlSecondsAfterFinished",
     },
     agentrun.Control: {"pilothouse_engine.control": "mode reason by steer approvals"},
     agentrun.ApprovalDecision: {"pilothouse_engine.approvals": "decision arguments remove reason by"},

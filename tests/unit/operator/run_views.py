@@ -8,8 +8,8 @@ from typing import Any
 from pilothouse_api import names
 from pilothouse_api.v1alpha1 import AgentRun
 from pilothouse_api.v1alpha1.agentrun import PlanReport, Snapshot
-from pilothouse_operator.pods import PodView, read_pod
-from pilothouse_operator.situation import Obstacle, RunView, Seen, Terms
+from pilothouse_operator.runs.view import Obstacle, RunView, Seen, Terms
+from pilothouse_operator.workloads.pods import PodView, read_pod
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 PLAN = PlanReport(name="r1-plan", digest="d1")

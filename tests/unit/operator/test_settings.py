@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from pilothouse_control.world import Ceilings
 from pilothouse_operator.settings import OperatorSettings, process_identity
-from pilothouse_operator.workloads import PodSettings, RedisForPods
+from pilothouse_operator.workloads.manifests import PodSettings, RedisForPods
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, **environment: str) -> OperatorSettings:

@@ -6,12 +6,12 @@ from pilothouse_api.v1alpha1 import Agent, Workflow
 from pilothouse_api.v1alpha1.agent import AgentStatus
 from pilothouse_control.judgement import evaluate_object, missing_since, used_by
 from pilothouse_kubernetes.client import AGENTS, Raw
-from pilothouse_operator.cache import Key
 from pilothouse_operator.conditions import Draft, merge_conditions
-from pilothouse_operator.desk import Desk
+from pilothouse_operator.reconcile.desk import Desk
 from pilothouse_operator.reconcile.judging import UNRESOLVED_RECHECK_SECONDS, to_drafts, unreadable_drafts
 from pilothouse_operator.reconcile.writing import write_status
-from pilothouse_operator.references import Unreadable, gather_references, read_object
+from pilothouse_operator.watching.cache import Key
+from pilothouse_operator.watching.references import Unreadable, gather_references, read_object
 
 AT_ONCE = 0.0
 

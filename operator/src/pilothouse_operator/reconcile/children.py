@@ -41,11 +41,12 @@ from pilothouse_kubernetes.client import (
     NotFound,
     Raw,
 )
-from pilothouse_operator.cache import Key
-from pilothouse_operator.desk import Desk
-from pilothouse_operator.plans import StoredPlan
+from pilothouse_operator.reconcile.desk import Desk
 from pilothouse_operator.reconcile.writing import refresh
-from pilothouse_operator.situation import Ended, RunView, Settling, Situation
+from pilothouse_operator.runs.situation import Ended, Settling, Situation
+from pilothouse_operator.runs.view import RunView
+from pilothouse_operator.watching.cache import Key
+from pilothouse_operator.workloads.plans import StoredPlan
 
 RECHECK_SECONDS = 5.0
 NOT_ASKED = "NotAskedFor"

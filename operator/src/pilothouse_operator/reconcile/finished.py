@@ -8,10 +8,10 @@ from pilothouse_api.names import pod_name
 from pilothouse_api.v1alpha1.workflow import History
 from pilothouse_control.retention import plan_deletions
 from pilothouse_kubernetes.client import AGENTRUNS, PODS
-from pilothouse_operator.cache import Key
-from pilothouse_operator.desk import Desk, Pace
-from pilothouse_operator.finished import FinishedRun
-from pilothouse_operator.pods import read_pod
+from pilothouse_operator.reconcile.desk import Desk, Pace
+from pilothouse_operator.watching.cache import Key
+from pilothouse_operator.watching.finished import FinishedRun
+from pilothouse_operator.workloads.pods import read_pod
 
 TASKS_RECHECK_SECONDS = 60.0
 """How often it is looked whether the tasks of a finished run have ended: no event of theirs is one of that run."""

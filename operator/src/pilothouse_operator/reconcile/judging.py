@@ -2,7 +2,7 @@
 
 from pilothouse_control.judgement import Judgement
 from pilothouse_operator.conditions import Draft
-from pilothouse_operator.references import Unreadable
+from pilothouse_operator.watching.references import Unreadable
 
 UNRESOLVED_RECHECK_SECONDS = 30.0
 """How often what is not resolved is judged again: ConfigMaps that are no artifacts are not watched."""

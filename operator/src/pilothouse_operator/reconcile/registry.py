@@ -2,15 +2,15 @@
 
 from typing import Protocol
 
-from pilothouse_operator.cache import Key
-from pilothouse_operator.desk import Desk, Pace
-from pilothouse_operator.finished import FINISHED
 from pilothouse_operator.reconcile.agents import AgentReconciler
+from pilothouse_operator.reconcile.desk import Desk, Pace
 from pilothouse_operator.reconcile.finished import FinishedReconciler
 from pilothouse_operator.reconcile.runs import RunReconciler
 from pilothouse_operator.reconcile.supervisors import SupervisorReconciler
+from pilothouse_operator.reconcile.suspension import Suspensions
 from pilothouse_operator.reconcile.workflows import WorkflowReconciler
-from pilothouse_operator.suspension import Suspensions
+from pilothouse_operator.watching.cache import Key
+from pilothouse_operator.watching.finished import FINISHED
 
 
 class Reconciler(Protocol):

@@ -22,7 +22,13 @@ from pilothouse_kubernetes.client import (
     Raw,
     Unavailable,
 )
-from pilothouse_operator.attempts import (
+from pilothouse_operator.conditions import is_true
+from pilothouse_operator.reconcile.children import Children, find_lineage
+from pilothouse_operator.reconcile.desk import Desk
+from pilothouse_operator.reconcile.supervision import Supervision
+from pilothouse_operator.reconcile.suspension import Suspensions
+from pilothouse_operator.reconcile.writing import write_status
+from pilothouse_operator.runs.attempts import (
     DISRUPTION_BACKOFF,
     AttemptPlan,
     BeginAttempt,
@@ -31,41 +37,28 @@ from pilothouse_operator.attempts import (
     Stay,
     plan_attempt,
 )
-from pilothouse_operator.cache import Key, parent_key, workflow_of
-from pilothouse_operator.children import after_children, has_children
-from pilothouse_operator.conditions import is_true
-from pilothouse_operator.desk import Desk
-from pilothouse_operator.events import build_event, plan_events
-from pilothouse_operator.finished import read_finished
-from pilothouse_operator.looks import next_look
-from pilothouse_operator.plans import NoPlan, StoredPlan
-from pilothouse_operator.pod_warnings import PodWarnings
-from pilothouse_operator.pods import PodView, read_pod
-from pilothouse_operator.reconcile.children import Children, find_lineage
-from pilothouse_operator.reconcile.supervision import Supervision
-from pilothouse_operator.reconcile.writing import write_status
-from pilothouse_operator.references import Unreadable, explain, gather_references
-from pilothouse_operator.routing import SETTLED
-from pilothouse_operator.sessions import runs_of_session, session_holder, session_of, waiting_for
-from pilothouse_operator.situation import (
-    SILENT_START,
-    Ended,
-    Obstacle,
-    RunView,
-    Seen,
-    Situation,
-    Terms,
-    classify,
-    is_told_by_runner,
-)
-from pilothouse_operator.start_problems import (
+from pilothouse_operator.runs.children import after_children, has_children
+from pilothouse_operator.runs.classification import SILENT_START, classify, is_told_by_runner
+from pilothouse_operator.runs.directives import pending_directives
+from pilothouse_operator.runs.looks import next_look
+from pilothouse_operator.runs.situation import Ended, Situation
+from pilothouse_operator.runs.view import Obstacle, RunView, Seen, Terms
+from pilothouse_operator.status.events import build_event, plan_events
+from pilothouse_operator.status.rendering import operator_part, render_status
+from pilothouse_operator.watching.cache import Key, parent_key, workflow_of
+from pilothouse_operator.watching.finished import read_finished
+from pilothouse_operator.watching.references import Unreadable, explain, gather_references
+from pilothouse_operator.watching.routing import SETTLED
+from pilothouse_operator.watching.sessions import runs_of_session, session_holder, session_of, waiting_for
+from pilothouse_operator.workloads.manifests import build_pod
+from pilothouse_operator.workloads.plans import NoPlan, StoredPlan
+from pilothouse_operator.workloads.pod_warnings import PodWarnings
+from pilothouse_operator.workloads.pods import PodView, read_pod
+from pilothouse_operator.workloads.start_problems import (
     WEBHOOK_UNAVAILABLE,
     explain_refusal,
     problem_of_events,
 )
-from pilothouse_operator.status import operator_part, pending_directives, render_status
-from pilothouse_operator.suspension import Suspensions
-from pilothouse_operator.workloads import build_pod
 
 AT_ONCE = 0.0
 STEPS_IN_A_ROW = 4

@@ -30,18 +30,18 @@ from pilothouse_control.supervision import (
     plan_supervision,
 )
 from pilothouse_kubernetes.client import AGENTRUNS, SUPERVISORS, Conflict, Invalid, NotFound, Raw
-from pilothouse_operator.cache import Key, parent_key
-from pilothouse_operator.criteria import Criteria
-from pilothouse_operator.desk import Desk
-from pilothouse_operator.events import build_event, draft_intervention, recent_interventions
-from pilothouse_operator.plans import StoredPlan
+from pilothouse_operator.reconcile.desk import Desk
 from pilothouse_operator.reconcile.writing import refresh
-from pilothouse_operator.references import Unreadable, read_object
-from pilothouse_operator.routing import COUNTED
-from pilothouse_operator.situation import RunView
-from pilothouse_operator.status import DIRECTIVE_PATIENCE
-from pilothouse_operator.supervision import Watch, awaited_length, may_wait, note_failures, to_raw
-from pilothouse_operator.tallies import is_counted
+from pilothouse_operator.runs.directives import DIRECTIVE_PATIENCE
+from pilothouse_operator.runs.view import RunView
+from pilothouse_operator.status.events import build_event, draft_intervention, recent_interventions
+from pilothouse_operator.supervision.criteria import Criteria
+from pilothouse_operator.supervision.record import Watch, awaited_length, may_wait, note_failures, to_raw
+from pilothouse_operator.supervision.tallies import is_counted
+from pilothouse_operator.watching.cache import Key, parent_key
+from pilothouse_operator.watching.references import Unreadable, read_object
+from pilothouse_operator.watching.routing import COUNTED
+from pilothouse_operator.workloads.plans import StoredPlan
 
 REFUSED_AGAIN = timedelta(seconds=30)
 """How long a directive waits that the API server refused although the run takes it."""

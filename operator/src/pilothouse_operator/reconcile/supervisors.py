@@ -8,13 +8,13 @@ from pilothouse_api.v1alpha1.supervisor import SupervisorStatus
 from pilothouse_control.judgement import Judgement
 from pilothouse_control.supervisors import JudgeHealth, evaluate_supervisor
 from pilothouse_kubernetes.client import SUPERVISORS, Raw
-from pilothouse_operator.cache import Key
 from pilothouse_operator.conditions import merge_conditions
-from pilothouse_operator.desk import Desk
+from pilothouse_operator.reconcile.desk import Desk
 from pilothouse_operator.reconcile.judging import UNRESOLVED_RECHECK_SECONDS, to_drafts, unreadable_drafts
 from pilothouse_operator.reconcile.writing import write_status
-from pilothouse_operator.references import Unreadable, gather_references, read_object
-from pilothouse_operator.tallies import RunTally, count, newest_action, read_tally, render_counters
+from pilothouse_operator.supervision.tallies import RunTally, count, newest_action, read_tally, render_counters
+from pilothouse_operator.watching.cache import Key
+from pilothouse_operator.watching.references import Unreadable, gather_references, read_object
 
 AT_ONCE = 0.0
 

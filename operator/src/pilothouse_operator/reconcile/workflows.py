@@ -14,16 +14,16 @@ from pilothouse_api.v1alpha1.workflow import LastRun, RunCounts, WorkflowStatus
 from pilothouse_control.judgement import MAX_WARNINGS, Judgement, evaluate_object, missing_since
 from pilothouse_control.triggers import TriggerDecision, TriggeredRun, plan_triggers
 from pilothouse_kubernetes.client import AGENTRUNS, WORKFLOWS, AlreadyExists, Invalid, NotFound, Raw
-from pilothouse_operator.cache import Key
 from pilothouse_operator.conditions import format_exact_time, format_time, merge_conditions
-from pilothouse_operator.desk import Desk, Pace
-from pilothouse_operator.finished import FinishedRun
-from pilothouse_operator.looks import SUSPENDED_RECHECK
+from pilothouse_operator.reconcile.desk import Desk, Pace
 from pilothouse_operator.reconcile.finished import delete_due
 from pilothouse_operator.reconcile.judging import UNRESOLVED_RECHECK_SECONDS, to_drafts, unreadable_drafts
+from pilothouse_operator.reconcile.suspension import Suspensions
 from pilothouse_operator.reconcile.writing import write_status
-from pilothouse_operator.references import Unreadable, gather_references, read_object
-from pilothouse_operator.suspension import Suspensions
+from pilothouse_operator.runs.looks import SUSPENDED_RECHECK
+from pilothouse_operator.watching.cache import Key
+from pilothouse_operator.watching.finished import FinishedRun
+from pilothouse_operator.watching.references import Unreadable, gather_references, read_object
 
 AT_ONCE = 0.0
 

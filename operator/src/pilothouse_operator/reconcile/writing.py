@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilothouse_kubernetes.client import Conflict, NotFound, Raw, Resource
-from pilothouse_operator.cache import Key
-from pilothouse_operator.desk import Desk
+from pilothouse_operator.reconcile.desk import Desk
+from pilothouse_operator.watching.cache import Key
 
 
 def status_patch(raw: Raw, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:

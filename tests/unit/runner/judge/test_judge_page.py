@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from pilothouse_api.judging import MAX_CRITERIA_CHARS, MAX_REASON_CHARS, JudgeFailureType
-from pilothouse_operator import judge_client
+from pilothouse_operator.supervision import judge_client
 from pilothouse_runner.judge import __main__, files, local, service
 from pilothouse_runner.judge.metrics import Metrics
 from pilothouse_runner.judge.table import JudgeModel
