@@ -6,8 +6,9 @@ A line is `{"crc": <8 hex of CRC-32 of the rest of the line>, "attempt": n, "seq
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from pilothouse_api.exact_json import json_bytes
 
@@ -18,8 +19,7 @@ _CRC_PREFIX = b'{"crc":"'
 _CRC_END = len(_CRC_PREFIX) + 8
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Entries that were appended together; `seq` is the number of the first one."""
 
     attempt: int

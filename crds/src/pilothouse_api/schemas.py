@@ -5,10 +5,11 @@ Used for the input of a workflow, outcomes and arguments of tools; a schema is t
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from pilothouse_api.digests import canonical_json
 
@@ -23,8 +24,7 @@ class SchemaError(Exception):
     """A JSON value is no usable JSON Schema."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """A compiled JSON Schema."""
 
     _validator: "Validator"
