@@ -1,5 +1,6 @@
 """What commands print, for people and for programs, and how they end."""
 
+import io
 import json
 import os
 import re
@@ -261,6 +262,23 @@ def test_a_graph_names_every_step(inside: Inside, form: str) -> None:
     graph = inside.type("graph", str(EXAMPLES / "support-triage"), "-o", form)
     for step in ("classify", "investigate", "reply", "give-up"):
         assert step in graph
+
+
+@pytest.mark.parametrize("from_where", ["several paths", "standard input", "both"])
+def test_a_graph_is_made_of_all_that_validate_takes(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, from_where: str
+) -> None:
+    desk = EXAMPLES / "supervised"
+    texts = {name: (desk / name).read_text() for name in ("workflow.yaml", "supervisor.yaml")}
+    whole = inside.type("graph", str(desk), "-o", "mermaid")
+    files = [inside.write(name, text) for name, text in texts.items()]
+    given, typed = {
+        "several paths": (files, ""),
+        "standard input": (["-"], "\n---\n".join(texts.values())),
+        "both": ([files[0], "-"], texts["supervisor.yaml"]),
+    }[from_where]
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert inside.type("graph", *given, "-o", "mermaid") == whole
 
 
 def test_a_graph_says_who_watches_the_runs(inside: Inside) -> None:

@@ -14,7 +14,8 @@ from pilothouse_cli.commands.inspecting import print_run, watch_run
 from pilothouse_cli.commands.places import Place
 from pilothouse_cli.exits import EXIT_FAILED, EXIT_SUCCEEDED, EXIT_USAGE, CliError, exit_code
 from pilothouse_cli.terminal import print_data, say, show
-from pilothouse_cli.views.graph import as_mermaid, as_svg, as_text, graph_of, watchers_of
+from pilothouse_cli.views.drawing import as_svg
+from pilothouse_cli.views.graph import as_mermaid, as_text, graph_of, watchers_of
 from pilothouse_cli.views.tables import finding_data, findings_view
 from pilothouse_control.directives import is_finished
 from pilothouse_control.documents import Document
@@ -62,9 +63,9 @@ def count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
-def print_graph(path: Path, workflow: str | None, form: str) -> int:
-    """Print the graph of a workflow."""
-    manifests = Manifests.of(read_documents([path]))
+def print_graph(paths: Sequence[Path], workflow: str | None, form: str) -> int:
+    """Print the graph of a workflow of some manifests."""
+    manifests = Manifests.of(read_documents(paths))
     choice = [workflow] if workflow else list(manifests.workflows)
     if len(choice) != 1 or choice[0] not in manifests.workflows:
         known = ", ".join(manifests.workflows) or "none"

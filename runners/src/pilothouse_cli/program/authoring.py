@@ -52,14 +52,14 @@ def _validate(
 
 @commands.command("graph")
 def _graph(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder with the Workflow.")],
+    paths: Paths,
     workflow: Annotated[str | None, typer.Option(help="Workflow, where there are several.")] = None,
     output: Annotated[GraphForm, typer.Option("-o", "--output", help="Form of the graph.")] = GraphForm.text,
 ) -> None:
     """Print the steps and routes of a workflow, and who watches its runs."""
     from pilothouse_cli.commands.authoring import print_graph
 
-    raise typer.Exit(print_graph(path, workflow, output))
+    raise typer.Exit(print_graph(paths, workflow, output))
 
 
 @commands.command("stub-model")

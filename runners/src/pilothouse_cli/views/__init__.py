@@ -1,1 +1,1 @@
-"""What a terminal shows: pure functions from objects to tables, the live view, and drawings of a workflow."""
+"""What a person is shown: pure functions from objects to tables, the live view, and a workflow as text and picture."""

@@ -7,7 +7,8 @@ import pytest
 from pilothouse_api.v1alpha1.agent import AgentSpec
 from pilothouse_api.v1alpha1.supervisor import SupervisorSpec
 from pilothouse_api.v1alpha1.workflow import WorkflowSpec
-from pilothouse_cli.views.graph import Edge, Watcher, as_mermaid, as_svg, as_text, graph_of, watchers_of
+from pilothouse_cli.views.drawing import BOX_HEIGHT, BOX_WIDTH, as_svg, layout_of, point_on
+from pilothouse_cli.views.graph import Edge, Graph, Watcher, as_mermaid, as_text, graph_of, watchers_of
 
 AGENT = {"mode": "Completion", "model": {"name": "scripted"}, "prompt": {"inline": "x"}}
 CLASSIFIER = AgentSpec.model_validate({**AGENT, "outcome": {"enum": ["yes_please", "other"]}})
@@ -80,6 +81,80 @@ def test_graphs_of_any_size_are_drawn(steps: int) -> None:
         {"steps": [{"id": f"s{n}", **response, "routes": {"default": "s0"}} for n in range(steps)]}
     )
     assert as_svg(graph_of(spec, {})).count("<rect") == steps + 1
+
+
+RESPONSE = {"kind": "Response", "response": {"mapping": {"a": "b"}}}
+
+
+def a_graph(*steps: tuple[str, str]) -> Graph:
+    """Return a graph of steps, each with the signals and targets of its routes: `ok:b bad:a`."""
+    routes = [(step, dict(route.split(":") for route in said.split())) for step, said in steps]
+    spec = WorkflowSpec.model_validate({"steps": [{"id": step, **RESPONSE, "routes": to} for step, to in routes]})
+    return graph_of(spec, {})
+
+
+LONG = [(f"s{n}", f"default:s{n + 1}") for n in range(11)]
+GRAPHS = {
+    "one step": a_graph(("a", "")),
+    "a step that leads to itself": a_graph(("a", "error:a default:end")),
+    "a route that skips a column": a_graph(("a", "default:b error:c"), ("b", "default:c"), ("c", "")),
+    "routes that skip to the end": a_graph(("a", "default:b error:end"), ("b", "default:c error:end"), ("c", "")),
+    "rows of different columns": a_graph(
+        ("a", "x:b y:c z:d w:e"),
+        ("b", "default:e"),
+        ("c", "default:e"),
+        ("d", "default:f x:a"),
+        ("e", "x:f y:c"),
+        ("f", "x:d y:a z:f"),
+    ),
+    "back to a step on the right": a_graph(("a", "default:b"), ("b", "default:end"), ("c", "default:b x:a")),
+    "long with routes back": a_graph(
+        *LONG,
+        ("s11", "x:s0 y:s3 z:s7 default:end"),
+        ("s12", "x:s4 default:s12"),
+        ("s13", "x:s5 default:s11"),
+    ),
+    "all of one to each": a_graph(*((f"s{n}", " ".join(f"r{m}:s{m}" for m in range(7))) for n in range(7))),
+}
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_no_line_of_the_picture_runs_behind_a_box_or_out_of_it(graph: Graph) -> None:
+    layout = layout_of(graph)
+    for line in layout.lines:
+        for x, y in (point_on(curve, step / 50) for curve in line.curves for step in range(51)):
+            assert 0 < x < layout.width
+            assert 0 < y < layout.height
+            behind = [
+                step
+                for step, (left, top) in layout.places.items()
+                if left < x < left + BOX_WIDTH and top < y < top + BOX_HEIGHT
+            ]
+            assert not behind, (line.text, x, y)
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_lines_lead_from_the_right_of_a_step_to_the_left_of_another_without_a_gap(graph: Graph) -> None:
+    layout = layout_of(graph)
+    assert {edge for line in layout.lines for edge in line.edges} == set(graph.edges)
+    for line in layout.lines:
+        (x, y), (to_x, to_y) = layout.places[line.edges[0].source], layout.places[line.edges[0].target]
+        assert line.curves[0][0] == (x + BOX_WIDTH, y + BOX_HEIGHT // 2)
+        assert line.curves[-1][3] == (to_x, to_y + BOX_HEIGHT // 2)
+        assert all(one[3] == following[0] for one, following in zip(line.curves, line.curves[1:], strict=False))
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_no_two_lines_lie_on_each_other_in_a_lane(graph: Graph) -> None:
+    levels = [
+        (curve[0][1], *sorted((curve[0][0], curve[3][0])))
+        for line in layout_of(graph).lines
+        if len(line.curves) == 3
+        for curve in line.curves[1:2]
+    ]
+    for number, (y, left, right) in enumerate(levels):
+        for other_y, other_left, other_right in levels[:number]:
+            assert abs(y - other_y) >= 15 or right < other_left or other_right < left
 
 
 STRICT = Watcher("strict", "Sync", ("too often → Abort", "judge small → Pause"))
