@@ -86,7 +86,7 @@ class MakesThePodFirst(RunReconciler):
     async def _report(self, key: Any, raw: Any, view: RunView, situation: Situation, plan: AttemptPlan) -> Any:
         if isinstance(plan, BeginAttempt):
             stored = await self._desk.plans.load()  # type: ignore[call-arg]
-            body = build_pod(stored.plan, stored.report, plan.number, plan.settle, self._pods)  # type: ignore[union-attr]
+            body = build_pod(stored.plan, stored.report, plan.number, plan.settle, self._desk.settings.pods())  # type: ignore[union-attr]
             await self._desk.client.create(None, "ns", body)  # type: ignore[arg-type]
             assert body["metadata"]["name"] == pod_name("run-1", plan.number)
         return await super()._report(key, raw, view, situation, plan)

@@ -19,7 +19,8 @@ from pilothouse_api.v1alpha1.agentrun import PlanReport
 from pilothouse_engine.testing.clock import START
 from pilothouse_kubernetes.client import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from pilothouse_operator.reconcile import runs as runs_module
-from pilothouse_operator.reconcile.runs import Memory, RunReconciler
+from pilothouse_operator.reconcile.run_memories import Memory
+from pilothouse_operator.reconcile.runs import RunReconciler
 from pilothouse_operator.watching.cache import Cache, Key
 from pilothouse_operator.workloads.manifests import PodSettings
 from pilothouse_operator.workloads.plans import StoredPlan
@@ -218,7 +219,7 @@ class OperatorProcesses:
         reconciler = self._class(desk, _Open())  # type: ignore[arg-type]
         reconciler._supervision = _NobodySupervises()  # type: ignore[assignment]
         if picture.memory is not None:
-            reconciler._memory[RUN] = picture.memory
+            reconciler._memories._memories[RUN] = picture.memory
         desk.seconds = began
         return desk, reconciler, reconciler._step(RUN)
 
@@ -246,7 +247,8 @@ def _picture_of(cache: Cache, reconciler: RunReconciler, before: Picture) -> Pic
     pods = {key.name: _text(cache._objects[key]) for key in cache.keys("Pod")}
     ghosts = {key.name: _text(raw) for key, raw in cache._ghosts.items() if key.name not in pods}
     text = _text(run) if run is not None else before.run
-    return Picture(text, tuple(sorted(pods.items())), tuple(sorted(ghosts.items())), reconciler._memory.get(RUN))
+    memory = reconciler._memories._memories.get(RUN)
+    return Picture(text, tuple(sorted(pods.items())), tuple(sorted(ghosts.items())), memory)
 
 
 # ---------------------------------------------------------------- answers: values that can be compared
