@@ -37,7 +37,7 @@ class Model(BaseModel):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
-        defer_build=True,  # validators are built at first use: import time is the waiting time of a run's start
+        defer_build=True,  # validators are built at first use: a person waits for the command line's start
     )
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
